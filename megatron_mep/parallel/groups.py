@@ -1,0 +1,128 @@
+"""The process groups of a run: who shares a model with this process, and who trains a copy of it."""
+
+import os
+from dataclasses import dataclass
+from datetime import timedelta
+
+import torch
+from megatron.core import parallel_state
+from megatron.core.tensor_parallel.random import model_parallel_cuda_manual_seed
+from torch import distributed
+from torch.distributed import ProcessGroup
+
+from megatron_mep.config.errors import ConfigError, Mistake
+from megatron_mep.parallel import cpu
+from megatron_mep.parallel.config import ParallelConfig
+from megatron_mep.parallel.environment import Environment
+
+DEFAULT_TIMEOUT_S = 1800.0
+
+
+@dataclass(frozen=True)
+class Groups:
+    """This process's place on every axis of the mesh; rank = data_rank * tensor_size + tensor_rank."""
+
+    rank: int
+    world_size: int
+    tensor_rank: int
+    """Which part of every layer is here: with H heads, heads `[tensor_rank * H / tensor_size, ...)`."""
+    tensor_size: int
+    data_rank: int
+    """Which part of every batch is here."""
+    data_size: int
+    tensor_group: ProcessGroup
+    data_group: ProcessGroup
+    device: torch.device
+
+
+def initialize(
+    environment: Environment, parallel: ParallelConfig, seed: int = 0, timeout_s: float = DEFAULT_TIMEOUT_S
+) -> Groups:
+    """Join the processes of the job, make the groups and seed the random streams; to be called once, on every process.
+
+    A default process group that is there already is used as it is.
+
+    Args:
+        environment: This process's place in the job.
+        parallel: The sizes of the mesh.
+        seed: The run's seed; see `seed_streams`.
+        timeout_s: How long a collective waits for the slowest process before it fails.
+    """
+    data_size = parallel.data(environment.world_size)
+    cpu.install()
+    device = _device(environment)
+    os.environ.update(environment.variables)
+    if device.index is not None:
+        # DeepSpeed takes the device of this number
+        os.environ["LOCAL_RANK"] = str(device.index)
+    if not distributed.is_initialized():
+        _join(environment, device, timeout_s)
+    assert distributed.get_world_size() == environment.world_size, "the environment is not that of the default group"
+    parallel_state.initialize_model_parallel(
+        tensor_model_parallel_size=parallel.tensor,
+        distributed_timeout_minutes=timeout_s / 60,
+        create_gloo_process_groups=False,
+    )
+    seed_streams(seed)
+    return Groups(
+        rank=environment.rank,
+        world_size=environment.world_size,
+        tensor_rank=parallel_state.get_tensor_model_parallel_rank(),
+        tensor_size=parallel.tensor,
+        data_rank=parallel_state.get_data_parallel_rank(),
+        data_size=data_size,
+        tensor_group=parallel_state.get_tensor_model_parallel_group(),
+        data_group=parallel_state.get_data_parallel_group(),
+        device=device,
+    )
+
+
+def seed_streams(seed: int) -> None:
+    """Seed torch's default stream, alike on all tensor ranks, and Megatron's stream of tensor-parallel regions.
+
+    Initial weights are drawn alike everywhere when every process is given the same seed. Dropout then is too, on every
+    data rank; once the weights are made, a seed that depends on the data rank sets it apart.
+    """
+    torch.manual_seed(seed)
+    model_parallel_cuda_manual_seed(seed, force_reset_rng=True)
+
+
+def shutdown() -> None:
+    """Leave all groups; the process may then initialize again."""
+    parallel_state.destroy_model_parallel()
+    distributed.destroy_process_group()
+
+
+def device_number(local_rank: int, num_devices: int) -> int:
+    """Which of the devices that this process sees is its own: its local rank's, or the only one it was given."""
+    if num_devices == 1:
+        return 0
+    if local_rank >= num_devices:
+        raise ConfigError(
+            Mistake(
+                key="LOCAL_RANK",
+                value=local_rank,
+                rule=f"must be below the number of devices that the process sees, {num_devices}",
+                remedy="start as many processes on a node as it has devices",
+            )
+        )
+    return local_rank
+
+
+def _device(environment: Environment) -> torch.device:
+    if not torch.cuda.is_available():
+        return torch.device("cpu")
+    device = torch.device("cuda", device_number(environment.local_rank, torch.cuda.device_count()))
+    torch.cuda.set_device(device)
+    return device
+
+
+def _join(environment: Environment, device: torch.device, timeout_s: float) -> None:
+    """Make the default process group, at the master address and port; a process alone needs neither."""
+    distributed.init_process_group(
+        backend="nccl" if device.type == "cuda" else "gloo",
+        store=distributed.HashStore() if environment.world_size == 1 else None,
+        rank=environment.rank,
+        world_size=environment.world_size,
+        timeout=timedelta(seconds=timeout_s),
+    )

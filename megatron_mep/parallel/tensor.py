@@ -1,0 +1,111 @@
+"""An encoding's weights as a module of one layer: drawn for all heads, this rank's heads kept, always fp32."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from megatron.core.dist_checkpointing.mapping import ShardedStateDict
+from megatron.core.tensor_parallel.layers import set_tensor_model_parallel_attributes
+from megatron.core.tensor_parallel.mappings import copy_to_tensor_model_parallel_region
+from megatron.core.transformer.utils import ensure_metadata_has_dp_cp_group, make_sharded_tensors_for_checkpoint
+from torch import Tensor, nn
+from torch.distributed import ProcessGroup
+
+from megatron_mep.encodings.base import Encoding
+
+
+class EncodingWeights(nn.Module):
+    """The weights of an encoding in one layer; called, it returns what the encoding's formula takes.
+
+    Args:
+        encoding: Declares the weights.
+        num_heads: Query heads of the whole model, H.
+        layer_number: The layer whose weights these are, from 1.
+        seed: The run's seed; with the layer's number it decides what is drawn.
+        tensor_rank: Which heads are here: `[tensor_rank * H / tensor_size, (tensor_rank + 1) * H / tensor_size)`.
+        tensor_size: Over how many ranks the heads are divided.
+        tensor_group: Those ranks; may be `None` where `tensor_size` is 1.
+
+    The modules above it must build their sharded state dict from their children's, as Megatron's `MegatronModule` does.
+    """
+
+    def __init__(
+        self,
+        encoding: Encoding,
+        num_heads: int,
+        layer_number: int,
+        seed: int,
+        tensor_rank: int = 0,
+        tensor_size: int = 1,
+        tensor_group: ProcessGroup | None = None,
+    ) -> None:
+        super().__init__()
+        assert num_heads % tensor_size == 0, f"{tensor_size} tensor ranks cannot share {num_heads} heads"
+        assert tensor_size == 1 or tensor_group is not None, "several tensor ranks need their group"
+        self._tensor_group = tensor_group
+        weights = encoding.weights(num_heads, _generator(seed, layer_number))
+        self._per_head = frozenset(name for name, weight in weights.items() if weight.per_head)
+        for name, weight in weights.items():
+            assert weight.value.dtype == torch.float32, f"weight {name} must be fp32"
+            assert not weight.per_head or len(weight.value) == num_heads, f"dim 0 of weight {name} must be the heads"
+            value = weight.value.chunk(tensor_size)[tensor_rank].clone() if weight.per_head else weight.value
+            if weight.learned:
+                self.register_parameter(name, _parameter(value, weight.per_head))
+            else:
+                self.register_buffer(name, value)
+
+    def forward(self) -> dict[str, Tensor]:
+        """The weights by name, those per head with this rank's heads in dim 0."""
+        learned = {name: self._as_used(name, parameter) for name, parameter in self.named_parameters()}
+        return learned | dict(self.named_buffers())
+
+    def sharded_state_dict(
+        self,
+        prefix: str = "",
+        sharded_offsets: tuple[tuple[int, int, int], ...] = (),
+        metadata: dict[str, Any] | None = None,
+    ) -> ShardedStateDict:
+        """All weights, constants too, in Megatron's form: those per head are parts of a tensor of H heads."""
+        return make_sharded_tensors_for_checkpoint(
+            self.state_dict(keep_vars=True),
+            prefix,
+            dict.fromkeys(self._per_head, 0),
+            sharded_offsets,
+            tp_group=self._tensor_group,
+            dp_cp_group=ensure_metadata_has_dp_cp_group(metadata)["dp_cp_group"],
+        )
+
+    def _as_used(self, name: str, parameter: nn.Parameter) -> Tensor:
+        shared = name not in self._per_head and self._tensor_group is not None
+        # each rank's heads give a part of a shared weight's gradient: the backward pass sums them
+        value = copy_to_tensor_model_parallel_region(parameter, self._tensor_group) if shared else parameter
+        # ZeRO 3 takes a parameter's memory away once the forward pass of its module is over
+        return value.clone()
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "EncodingWeights":
+        """Follow the tree above to another device, never to another dtype: slopes rounded to bf16 are other slopes."""
+
+        def moved(tensor: Tensor) -> Tensor:
+            result = fn(tensor)
+            return result if result.dtype == tensor.dtype else tensor.to(result.device)
+
+        return super()._apply(moved, recurse)
+
+
+def is_encoding_weight(parameter: nn.Parameter) -> bool:
+    """Whether the parameter belongs to an encoding: it is fp32 in a model of any type, and takes no weight decay."""
+    return getattr(parameter, "encoding_weight", False)
+
+
+def _parameter(value: Tensor, per_head: bool) -> nn.Parameter:
+    parameter = nn.Parameter(value)
+    set_tensor_model_parallel_attributes(parameter, is_parallel=per_head, dim=0 if per_head else -1, stride=1)
+    parameter.encoding_weight = True  # type: ignore[attr-defined]
+    return parameter
+
+
+def _generator(seed: int, layer_number: int) -> torch.Generator:
+    """A stream of the layer's own, unlike that of any other seed and layer."""
+    mixed = np.random.SeedSequence((seed, layer_number)).generate_state(1, np.uint64)
+    return torch.Generator().manual_seed(int(mixed[0]))

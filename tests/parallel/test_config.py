@@ -1,0 +1,48 @@
+import pytest
+
+from megatron_mep.config.errors import ConfigError
+from megatron_mep.config.loader import validate
+from megatron_mep.parallel.config import ParallelConfig
+
+
+def test_data_parallel_size_is_what_tensor_parallelism_leaves_of_the_world():
+    assert ParallelConfig().data(6) == 6
+    assert ParallelConfig(tensor=2, sequence=True).data(6) == 3
+    assert ParallelConfig(tensor=6).data(6) == 1
+
+
+@pytest.mark.parametrize(
+    ("tensor", "world_size", "remedy"),
+    [
+        (4, 6, "set it to 3, or start 4 or 8 processes"),
+        (3, 8, "set it to 2, or start 6 or 9 processes"),
+        (8, 1, "set it to 1, or start 8 processes"),
+    ],
+)
+def test_an_indivisible_world_names_the_nearest_sizes_that_work(tensor: int, world_size: int, remedy: str):
+    with pytest.raises(ConfigError) as told:
+        ParallelConfig(tensor=tensor).data(world_size)
+    (mistake,) = told.value.mistakes
+    assert (mistake.key, mistake.value, mistake.remedy) == ("parallel.tensor", tensor, remedy)
+
+
+@pytest.mark.parametrize(
+    ("tree", "key", "rule"),
+    [
+        ({"context": 2}, "context", "not available in this version"),
+        ({"pipeline": 4}, "pipeline", "not available in this version"),
+        ({"sequence": True}, "sequence", "needs tensor > 1"),
+        ({"tensor": 0}, "tensor", "greater than 0"),
+        ({"tensor": 0, "sequence": True}, "tensor", "greater than 0"),
+    ],
+)
+def test_what_cannot_be_had_is_told_at_its_key(tree: dict[str, int], key: str, rule: str):
+    with pytest.raises(ConfigError) as told:
+        validate(ParallelConfig, tree)
+    (mistake,) = told.value.mistakes
+    assert mistake.key == key
+    assert rule in mistake.rule
+
+
+def test_sequence_parallelism_is_accepted_with_several_tensor_ranks():
+    assert validate(ParallelConfig, {"tensor": 2, "sequence": True}).sequence
