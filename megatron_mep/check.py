@@ -1,0 +1,59 @@
+"""What a run comes to before it is started: the resolved file, the model's size, the layout and the corpus."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from megatron_mep.config.errors import ConfigError, DataError
+from megatron_mep.data.manifest import Manifest
+from megatron_mep.model.count import flops_per_token, num_parameters, padded_vocabulary
+from megatron_mep.parallel.environment import Environment
+from megatron_mep.rules import batches_fit
+from megatron_mep.run import RunConfig
+
+
+def describe(run: RunConfig, world_size: int | None = None) -> str:
+    """The resolved run file, then what follows from it; a `ConfigError` where it does not fit the world size.
+
+    The world size is that of the environment, or the smallest that the layout allows where no launcher states one.
+    """
+    stated = world_size or Environment.discover(os.environ).world_size
+    ranks = stated if stated > 1 or world_size else run.parallel.model
+    mistakes = batches_fit(run, ranks)
+    if mistakes:
+        raise ConfigError(mistakes)
+    facts = [*_corpus_facts(run), *_layout_facts(run, ranks)]
+    width = max(len(name) for name, _ in facts)
+    return "\n".join([run.yaml(), *(f"{name.ljust(width)}  {value}" for name, value in facts)])
+
+
+def _corpus_facts(run: RunConfig) -> Iterator[tuple[str, str]]:
+    tokenizer = run.data.tokenizer
+    try:
+        manifest = Manifest.load(Path(run.data.folder))
+        vocabulary, told = manifest.vocabulary_size, f"{run.data.folder}, {manifest.splits}"
+    except DataError as error:
+        vocabulary, told = getattr(tokenizer, "vocab_size", None), f"not usable yet: {error}"
+    yield "corpus", told
+    if vocabulary is None:
+        yield "parameters", "known once `mep prepare` has read the tokenizer"
+        return
+    padded = padded_vocabulary(vocabulary, run.parallel.tensor)
+    yield "vocabulary", f"{vocabulary:,} tokens, padded to {padded:,}"
+    yield "parameters", f"{num_parameters(run.model, padded):,}"
+    flops = flops_per_token(run.model, padded, run.training.seq_length)
+    yield "FLOPs per token", f"{flops:.3g}, forward and backward, causal convention"
+
+
+def _layout_facts(run: RunConfig, ranks: int) -> Iterator[tuple[str, str]]:
+    parallel, training = run.parallel, run.training
+    data = parallel.data(ranks)
+    micro_batches = training.global_batch_size // (training.micro_batch_size * data)
+    tokens = training.steps * training.global_batch_size * training.seq_length
+    sequence = ", sequence parallel" if parallel.sequence else ""
+    yield "world size", f"{ranks} = tensor {parallel.tensor}{sequence} x data {data}"
+    yield "heads per rank", f"{run.model.num_attention_heads // parallel.tensor} of {run.model.num_attention_heads}"
+    yield "batch", f"{micro_batches} micro-batches of {training.micro_batch_size} on each data-parallel rank"
+    yield "training tokens", f"{tokens:,} in {training.steps:,} steps"
+    yield "optimizer", f"AdamW under ZeRO-{training.zero_stage}, {training.precision}"
+    yield "encoding", f"{run.model.encoding.name}, in every layer"

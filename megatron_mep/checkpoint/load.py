@@ -1,0 +1,94 @@
+"""Reading a checkpoint, at any layout."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+from megatron.core import dist_checkpointing
+from megatron.core.dist_checkpointing.core import CheckpointingException
+from megatron.core.dist_checkpointing.validation import StrictHandling
+from torch import Tensor, nn
+
+from megatron_mep.checkpoint.files import verify
+from megatron_mep.checkpoint.progress import Progress, read_progress
+from megatron_mep.checkpoint.state import restore_generators, sharded_generators, sharded_moment, sharded_weights
+from megatron_mep.checkpoint.zero_state import MOMENTS, restore_moment, restore_step, restore_weight
+from megatron_mep.config.errors import CheckpointError, Mistake
+from megatron_mep.parallel.groups import Groups
+
+if TYPE_CHECKING:
+    from deepspeed import DeepSpeedEngine
+
+
+def load_weights(folder: Path, model: nn.Module) -> None:
+    """The checkpoint's weights into a model that is not under ZeRO, each cast to the type that it has there."""
+    _verified_once(folder)
+    loaded = _load({"model": sharded_weights(model)}, folder)
+    model.load_state_dict(loaded["model"], strict=False)
+
+
+def load_training_state(folder: Path, engine: "DeepSpeedEngine", groups: Groups) -> Progress:
+    """Everything of the checkpoint into a fresh engine, so that training goes on as if it had not stopped.
+
+    The states of random generators are taken up at the layout they were written at; at another there is nothing that
+    they would continue, and the generators stay as the run's seed left them.
+    """
+    _verified_once(folder)
+    progress = read_progress(folder)
+    same_layout = (progress.tensor_size, progress.data_size) == (groups.tensor_size, groups.data_size)
+    model = engine.module
+    state: dict[str, Any] = {
+        "model": sharded_weights(model, _empty),
+        **{name: sharded_moment(model, name, _empty) for name in MOMENTS},
+    }
+    if same_layout:
+        state["generators"] = sharded_generators(groups)
+    loaded = _load(state, folder)
+    for name, parameter in model.named_parameters():
+        restore_weight(parameter, loaded["model"].pop(name), engine)
+        for moment in MOMENTS:
+            restore_moment(parameter, moment, loaded[moment].pop(name), engine)
+    model.load_state_dict(loaded["model"], strict=False)
+    restore_step(engine, progress.step)
+    if same_layout:
+        restore_generators(loaded["generators"])
+    return progress
+
+
+def _empty(parameter: nn.Parameter) -> Tensor:
+    return torch.empty(_shape(parameter), dtype=torch.float32, device=parameter.device)
+
+
+def _shape(parameter: nn.Parameter) -> torch.Size:
+    """The whole shape of a weight, also where ZeRO keeps only a part of it here."""
+    return getattr(parameter, "ds_shape", parameter.shape)
+
+
+def _load(state: dict[str, Any], folder: Path) -> dict[str, Any]:
+    try:
+        return dist_checkpointing.load(state, str(folder), strict=StrictHandling.RAISE_UNEXPECTED)
+    except (CheckpointingException, KeyError, ValueError, RuntimeError) as error:
+        reason = " ".join(str(error).split())
+        raise CheckpointError(
+            Mistake(str(folder), None, f"does not fit the model ({reason})", "evaluate it with its own run.yaml")
+        ) from error
+
+
+def _verified_once(folder: Path) -> None:
+    """Checks the files on rank 0; what is wrong is raised on every rank."""
+    answer: list[Any] = [None]
+    if dist.get_rank() == 0:
+        answer = [_mistakes_of(lambda: verify(folder))]
+    dist.broadcast_object_list(answer, src=0)
+    if answer[0]:
+        raise CheckpointError(answer[0])
+
+
+def _mistakes_of(check: Callable[[], None]) -> tuple[Mistake, ...]:
+    try:
+        check()
+    except CheckpointError as error:
+        return error.mistakes
+    return ()

@@ -1,0 +1,116 @@
+"""The `mep` command: its verbs call functions that are imported only then, so that help needs no torch."""
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from megatron_mep.config.errors import UserError
+
+OVERRIDES = "key.sub=value ...: overrides of the run file, for example training.steps=100 model.encoding.name=alibi"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs a verb; 2 where the user can put right what was wrong."""
+    options = _parser().parse_args(arguments)
+    try:
+        options.verb(options)
+    except UserError as error:
+        rank = os.environ.get("RANK", "0")
+        where = f"[rank {rank}] " if rank != "0" else ""
+        for mistake in error.mistakes:
+            print(f"{where}mep: {mistake}", file=sys.stderr)  # noqa: T201
+        return 2
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="mep",
+        description="Pretrain language models with relative positional encodings under Megatron-core and DeepSpeed, "
+        "and measure them far beyond their training length.",
+    )
+    verbs = parser.add_subparsers(title="verbs", required=True, metavar="VERB")
+
+    check = _verb(verbs, "check", _check, "say what a run file comes to, and every mistake in it")
+    _add_run(check)
+    check.add_argument("--world-size", type=int, metavar="N", help="number of ranks to check the layout for")
+
+    prepare = _verb(verbs, "prepare", _prepare, "make the tokenizer and the tokenized corpus of a run")
+    _add_run(prepare)
+    prepare.add_argument("--force", action="store_true", help="replace a corpus made from other settings")
+
+    _add_run(_verb(verbs, "train", _train, "pretrain, from the latest checkpoint where there is one"))
+
+    evaluate = _verb(verbs, "evaluate", _evaluate, "measure the perplexity of a checkpoint at many lengths")
+    evaluate.add_argument("checkpoint", type=Path, metavar="CHECKPOINT", help="a run's folder, or one of its step_...")
+    evaluate.add_argument("--lengths", metavar="L,L,...", help="the same as evaluation.lengths=[L,L,...]")
+    evaluate.add_argument("--to", type=Path, metavar="FILE", help="rows go there, not into the run's evaluation folder")
+    evaluate.add_argument("overrides", nargs="*", metavar="key=value", help=OVERRIDES)
+
+    report = _verb(verbs, "report", _report, "draw length curves of result files or runs on one page")
+    report.add_argument("results", nargs="+", type=Path, metavar="RESULTS", help="result files, or folders of runs")
+    report.add_argument("--to", type=Path, required=True, metavar="DIR", help="folder of the page, figures and tables")
+
+    encodings = _verb(verbs, "encodings", _encodings, "list the positional encodings, or explain one")
+    encodings.add_argument("name", nargs="?", metavar="NAME", help="the encoding to explain")
+    return parser
+
+
+def _verb(verbs, name: str, function, summary: str) -> argparse.ArgumentParser:  # type: ignore[no-untyped-def]
+    parser: argparse.ArgumentParser = verbs.add_parser(name, help=summary, description=summary[0].upper() + summary[1:])
+    parser.set_defaults(verb=function)
+    return parser
+
+
+def _add_run(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("run", type=Path, metavar="RUN", help="a run file, see configs/")
+    parser.add_argument("overrides", nargs="*", metavar="key=value", help=OVERRIDES)
+
+
+def _check(options: argparse.Namespace) -> None:
+    from megatron_mep.check import describe
+    from megatron_mep.run import load_run
+
+    print(describe(load_run(options.run, options.overrides), options.world_size))  # noqa: T201
+
+
+def _prepare(options: argparse.Namespace) -> None:
+    from megatron_mep.data.prepare import prepare
+    from megatron_mep.run import load_run
+
+    run = load_run(options.run, options.overrides)
+    manifest = prepare(run.data, run.seed, print, force=options.force)
+    print(manifest)  # noqa: T201
+
+
+def _train(options: argparse.Namespace) -> None:
+    from megatron_mep.pretrain import pretrain
+    from megatron_mep.run import load_run
+
+    pretrain(load_run(options.run, options.overrides))
+
+
+def _evaluate(options: argparse.Namespace) -> None:
+    from megatron_mep.evaluate import evaluate
+
+    lengths = [f"evaluation.lengths=[{options.lengths}]"] if options.lengths else []
+    evaluate(options.checkpoint, [*options.overrides, *lengths], options.to)
+
+
+def _report(options: argparse.Namespace) -> None:
+    from megatron_mep.reporting.report import write_report
+
+    command = " ".join(["mep", "report", *map(str, options.results), "--to", str(options.to)])
+    print(write_report(options.results, options.to, command))  # noqa: T201
+
+
+def _encodings(options: argparse.Namespace) -> None:
+    from megatron_mep.encodings.catalogue import explained, listed
+
+    print(explained(options.name) if options.name else listed())  # noqa: T201
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,86 @@
+"""The `data` section of a run file: which text, which tokenizer, and where the prepared corpus lies."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from megatron_mep.config.base import Config
+
+
+class PythonStandardLibrary(Config):
+    """The source files of the running Python's standard library: a corpus that every machine has, offline."""
+
+    kind: Literal["python_standard_library"] = "python_standard_library"
+    max_bytes: int | None = Field(default=None, gt=0)
+    """Take files, in an order that depends on their names alone, up to this many bytes. None: all of them."""
+
+
+class Files(Config):
+    """Text, JSON lines or Parquet files on disk, plain or compressed (`.gz`, `.bz2`, `.xz`, `.zst`)."""
+
+    kind: Literal["files"]
+    paths: tuple[str, ...] = Field(min_length=1)
+    """Paths and glob patterns (`**` crosses folders), relative to the current directory."""
+    format: Literal["text", "jsonl", "parquet"] | None = None
+    """What the files hold. None: each file's suffix says it."""
+    column: str = "text"
+    """Where a JSON line or a Parquet row holds its text. Text files have none."""
+    one_document_per: Literal["file", "line"] = "file"
+    """How a text file falls into documents. A JSON line or a Parquet row is always one document."""
+
+
+class Hub(Config):
+    """A dataset of the Hugging Face hub, or a folder that `datasets.load_dataset` reads."""
+
+    kind: Literal["hub"]
+    name: str
+    """`owner/dataset`, or a folder."""
+    subset: str | None = None
+    """The dataset's configuration. None: its only one."""
+    split: str = "train"
+    """A split, or a slice of one: `train[:1%]`."""
+    revision: str | None = None
+    """The branch, tag or commit. None: the newest."""
+    column: str = "text"
+    """The column that holds the text."""
+
+
+class TrainTokenizer(Config):
+    """A SentencePiece tokenizer trained on the corpus's training split; it gives any text back unchanged."""
+
+    kind: Literal["train"] = "train"
+    vocab_size: int = Field(default=4096, ge=260)
+    """Tokens, among them the 256 bytes, the unknown and the end-of-document token."""
+    model_type: Literal["bpe", "unigram"] = "bpe"
+    """`bpe` trains about twenty times as fast; `unigram` encodes about five times as fast."""
+    character_coverage: float = Field(default=0.9995, ge=0.98, le=1.0)
+    """Share of the text's characters that get a token of their own; the rest are spelt in bytes."""
+    split_digits: bool = False
+    """Every digit is a token of its own."""
+    max_bytes: int = Field(default=32_000_000, gt=0)
+    """How much text to train on, drawn evenly from all of it. Memory grows with it, whatever the corpus's size."""
+
+
+class SentencePieceModel(Config):
+    """A SentencePiece tokenizer that exists."""
+
+    kind: Literal["sentencepiece"]
+    path: str
+    """The `.model` file. It must define an end-of-sentence piece, which ends each document."""
+
+
+class DataConfig(Config):
+    """What a model is trained and validated on."""
+
+    folder: str = "runs/corpus"
+    """Where `mep prepare` writes the corpus and training reads it; on a cluster, a folder that all nodes share."""
+    source: Annotated[PythonStandardLibrary | Files | Hub, Field(discriminator="kind")] = PythonStandardLibrary()
+    """Where the text comes from."""
+    tokenizer: Annotated[TrainTokenizer | SentencePieceModel, Field(discriminator="kind")] = TrainTokenizer()
+    """How text becomes tokens."""
+    validation_fraction: float = Field(default=0.1, gt=0.0, lt=1.0)
+    """Share of the documents that are held out; which ones depends on the seed alone."""
+    num_threads: int = Field(default=4, ge=1)
+    """Threads that encode. The corpus does not depend on it."""
+    index_folder: str | None = None
+    """Where training keeps the order of its samples; all nodes must share it. None: inside `folder`."""

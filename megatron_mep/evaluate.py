@@ -1,0 +1,117 @@
+"""An evaluation, composed: a checkpoint is loaded at any layout, measured, and the rows are written."""
+
+import os
+import time
+from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+from megatron_mep.checkpoint.files import find
+from megatron_mep.checkpoint.load import load_weights
+from megatron_mep.checkpoint.progress import read_progress
+from megatron_mep.checkpoint.resume import check_tokenizer
+from megatron_mep.checkpoint.save import RUN_FILE
+from megatron_mep.config.errors import ConfigError, Mistake
+from megatron_mep.config.loader import load_tree
+from megatron_mep.data.held_out import HeldOut
+from megatron_mep.data.manifest import Manifest
+from megatron_mep.evaluation.perplexity import DataParallel
+from megatron_mep.evaluation.rows import Measurement, ResultRow, append_rows
+from megatron_mep.evaluation.suite import Progress, evaluate_lengths
+from megatron_mep.facts import facts_of
+from megatron_mep.model.gpt import build_model
+from megatron_mep.model.in_force import in_force
+from megatron_mep.model.score import scorer, sum_over_data_ranks
+from megatron_mep.parallel.environment import Environment
+from megatron_mep.parallel.groups import Groups, initialize, shutdown
+from megatron_mep.run import RunConfig, overridden, run_of
+
+PROGRESS_EVERY_S = 10.0
+
+
+def evaluate(checkpoint: Path, overrides: Iterable[str] = (), to: Path | None = None) -> Path:
+    """Measures a checkpoint as its run file and the overrides say; the file that the rows were added to.
+
+    Collective: every process of the job calls it. The layout is the job's own, whatever it was in training.
+    """
+    folder = find(checkpoint)
+    run = overridden(run_of(load_tree(folder / RUN_FILE)), overrides)
+    environment = Environment.discover(os.environ)
+    run.parallel.data(environment.world_size)
+    mistakes = list(_lengths_split(run))
+    if mistakes:
+        raise ConfigError(mistakes)
+    corpus = Manifest.load(Path(run.data.folder))
+    check_tokenizer(read_progress(folder), corpus.tokenizer_sha256, folder)
+    groups = initialize(environment, run.parallel, run.seed)
+    try:
+        return _evaluate(run, corpus, folder, to or folder.parent.parent / "evaluation" / f"{folder.name}.jsonl", groups)
+    finally:
+        shutdown()
+
+
+def _evaluate(run: RunConfig, corpus: Manifest, folder: Path, to: Path, groups: Groups) -> Path:
+    model = build_model(run.model, run.parallel, run.training, corpus.vocab_size, run.seed)
+    load_weights(folder, model)
+    if run.training.precision == "bf16":
+        model.bfloat16()
+    model.to(groups.device)
+    told = _Teller(groups.rank == 0)
+    told.say(f"{folder}, trained at {run.training.seq_length}\n{in_force(model)}")
+    facts = facts_of(run, corpus, read_progress(folder), groups, model, "evaluation", str(folder))
+    held_out = HeldOut(Path(run.data.folder))
+    measurements = evaluate_lengths(
+        scorer(model, groups.device),
+        held_out.tokens,
+        run.evaluation,
+        run.training.seq_length,
+        data_parallel=DataParallel(groups.data_rank, groups.data_size, sum_over_data_ranks(groups)),
+        token_bytes=held_out.token_bytes,
+        report=told.progress,
+    )
+    for measured in measurements:
+        told.measured(measured)
+        if groups.rank == 0:
+            append_rows(to, [ResultRow.of(facts, measured, datetime.now(UTC))])
+    told.say(f"rows in {to}")
+    return to
+
+
+def _lengths_split(run: RunConfig) -> Iterator[Mistake]:
+    """Under sequence parallelism every forwarded window is divided over the tensor ranks."""
+    windows = (*run.evaluation.resolved(run.training.seq_length).lengths, run.training.seq_length)
+    uneven = [length for length in windows if length % run.parallel.tensor]
+    if run.parallel.sequence and uneven:
+        yield Mistake("evaluation.lengths", uneven, f"must be multiples of parallel.tensor={run.parallel.tensor} under "
+                      "parallel.sequence", "override parallel.sequence=false")  # fmt: skip
+
+
+class _Teller:
+    """Tells the person who waits, on one rank."""
+
+    def __init__(self, tells: bool) -> None:
+        self._tells = tells
+        self._last_s = time.monotonic()
+
+    def say(self, line: str) -> None:
+        """A line."""
+        if self._tells:
+            print(line, flush=True)  # noqa: T201
+
+    def progress(self, progress: Progress) -> None:
+        """How far the evaluation is, every few seconds."""
+        now = time.monotonic()
+        if now - self._last_s >= PROGRESS_EVERY_S:
+            self._last_s = now
+            left = time.strftime("%H:%M:%S", time.gmtime(progress.left_s))
+            share = progress.done_tokens / progress.all_tokens
+            self.say(f"  {share:.0%} of all tokens  {progress.tokens_per_s:,.0f} tokens/s  left {left}")
+
+    def measured(self, measured: Measurement) -> None:
+        """One measurement."""
+        perplexity = "not finite" if measured.perplexity is None else f"{measured.perplexity:.4f}"
+        bits = "" if measured.bits_per_byte is None else f"  bits per byte {measured.bits_per_byte:.4f}"
+        self.say(
+            f"{measured.protocol:7} length {measured.length:6}  context {measured.context:4}  "
+            f"perplexity {perplexity}{bits}  {measured.tokens_per_s:,.0f} tokens/s"
+        )

@@ -1,0 +1,135 @@
+"""The `evaluation` and `validation` sections of a run file: lengths, protocols, and how much text is scored."""
+
+import math
+from collections.abc import Iterator
+from typing import Annotated, Literal
+
+from pydantic import Field, field_validator
+
+from megatron_mep.config.base import Config
+from megatron_mep.config.errors import ConfigError, Mistake
+
+Protocol = Literal["blocks", "last-k"]
+Length = Annotated[int, Field(gt=1)]
+
+DEFAULT_MULTIPLES = (1, 2, 4, 8, 16)
+
+
+class EvaluationConfig(Config):
+    """At which lengths, by which protocols and on how much text perplexity is measured."""
+
+    lengths: tuple[Length, ...] | None = Field(default=None, min_length=1)
+    """Numbers of input tokens, ascending; by default 1, 2, 4, 8 and 16 times the training length."""
+    protocols: tuple[Protocol, ...] = Field(default=("blocks", "last-k"), min_length=1)
+    """`blocks`: disjoint windows, every token scored. `last-k`: long windows, only the last tokens of each scored."""
+    last_k: int | None = Field(default=None, gt=0)
+    """Scored tokens of a window in `last-k`; by default 256, or half the shortest window where that is less."""
+    tokens: int | None = Field(default=None, gt=0)
+    """Scored tokens in `blocks`, a multiple of every length; by default the least such number from 262144 on."""
+    spans: int = Field(default=128, gt=0)
+    """Windows in `last-k`, spread evenly over the stream: `spans` times `last_k` tokens are scored."""
+    control: bool = True
+    """Score the same tokens with their context cut to the training length too: what a longer context is worth."""
+    batch_tokens: int = Field(default=8192, gt=0)
+    """Input tokens in one forward pass, at least one window; memory grows with it, what is scored stays the same."""
+
+    @field_validator("lengths")
+    @classmethod
+    def _ascending(cls, lengths: tuple[int, ...] | None) -> tuple[int, ...] | None:
+        if lengths is not None and list(lengths) != sorted(set(lengths)):
+            raise ValueError(f"must ascend without repetition; write {sorted(set(lengths))}")
+        return lengths
+
+    @field_validator("protocols")
+    @classmethod
+    def _unique(cls, protocols: tuple[Protocol, ...]) -> tuple[Protocol, ...]:
+        if len(set(protocols)) < len(protocols):
+            raise ValueError(f"must name each protocol once; write {list(dict.fromkeys(protocols))}")
+        return protocols
+
+    def resolved(self, train_length: int) -> "ResolvedEvaluation":
+        """This section with every default worked out for a training length; all that cannot hold is a `ConfigError`."""
+        lengths = self.lengths or tuple(train_length * multiple for multiple in DEFAULT_MULTIPLES)
+        shortest = min(lengths[0], train_length) if self.control else lengths[0]
+        worked_out = {
+            "lengths": lengths,
+            "tokens": self.tokens or least_multiple(lengths, 262_144),
+            "last_k": self.last_k or min(256, shortest // 2),
+            "train_length": train_length,
+        }
+        resolved = ResolvedEvaluation(**{**self.model_dump(), **worked_out})
+        mistakes = list(_mistakes(resolved))
+        if mistakes:
+            raise ConfigError(mistakes)
+        return resolved
+
+
+class ResolvedEvaluation(EvaluationConfig):
+    """An evaluation of a model of known training length: nothing is left to defaults."""
+
+    lengths: tuple[Length, ...]
+    last_k: int
+    tokens: int
+    train_length: Length
+
+    @property
+    def has_control(self) -> bool:
+        """Whether there is a context to cut: `control` is on and a length exceeds the training length."""
+        return self.control and self.lengths[-1] > self.train_length
+
+
+class ValidationConfig(Config):
+    """Perplexity during training: the protocol `blocks` at the training length."""
+
+    interval: int = Field(default=1000, ge=0)
+    """Steps between two validations; 0 means never."""
+    tokens: int | None = Field(default=None, gt=0)
+    """Scored tokens, a multiple of the training length; by default the least such number from 65536 on."""
+
+    def tokens_for(self, train_length: int) -> int:
+        """How many tokens are scored with a training length; `ConfigError` where it does not divide them."""
+        tokens = self.tokens or least_multiple((train_length,), 65_536)
+        if tokens % train_length:
+            raise ConfigError(_not_a_multiple("validation.tokens", tokens, (train_length,)))
+        return tokens
+
+
+def least_multiple(lengths: tuple[int, ...], at_least: int) -> int:
+    """The least number from `at_least` on that each of the lengths divides."""
+    common = math.lcm(*lengths)
+    return -(-at_least // common) * common
+
+
+def _mistakes(evaluation: ResolvedEvaluation) -> Iterator[Mistake]:
+    lengths, last_k, train_length = evaluation.lengths, evaluation.last_k, evaluation.train_length
+    if "blocks" in evaluation.protocols and evaluation.tokens % math.lcm(*lengths):
+        yield _not_a_multiple("evaluation.tokens", evaluation.tokens, lengths)
+    if "last-k" not in evaluation.protocols:
+        return
+    if last_k > lengths[0]:
+        yield Mistake(
+            "evaluation.last_k",
+            last_k,
+            f"must not exceed the shortest length {lengths[0]}",
+            f"set it to {lengths[0]} or less, or drop the lengths below {last_k}",
+        )
+    elif evaluation.has_control and last_k > train_length:
+        yield Mistake(
+            "evaluation.last_k",
+            last_k,
+            f"must not exceed the training length {train_length}, to which the control cuts the context",
+            f"set it to {train_length} or less, or set evaluation.control to false",
+        )
+
+
+def _not_a_multiple(key: str, tokens: int, lengths: tuple[int, ...]) -> Mistake:
+    common = math.lcm(*lengths)
+    near = [str(count) for count in (tokens // common * common, least_multiple(lengths, tokens)) if count]
+    fitting = [length for length in lengths if tokens % length == 0]
+    other = f", or keep to the lengths that divide it: {fitting}" if fitting else ""
+    return Mistake(
+        key,
+        tokens,
+        f"must be a multiple of {common}, so that each of the lengths {list(lengths)} scores the same tokens",
+        f"set it to {' or '.join(near)}{other}",
+    )

@@ -1,0 +1,152 @@
+"""Result rows: one measurement with everything needed to compare it, one line of JSON in a results file.
+
+A number too large for a double, and one that is no number, is `null`: JSON has neither. Which of the two it is can be
+told from the row: `nll` is finite unless `non_finite` counts tokens, so `perplexity: null` beside a finite `nll` means
+exp(nll) beyond the largest double.
+"""
+
+import errno
+import math
+import os
+from collections.abc import Iterable
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Literal, Self
+
+from pydantic import AwareDatetime, Field, ValidationError, model_validator
+
+from megatron_mep.config.base import Config
+from megatron_mep.config.errors import DataError, Mistake
+from megatron_mep.evaluation.config import Protocol
+from megatron_mep.evaluation.plan import Context
+
+
+class Measurement(Config):
+    """What was scored, how, and the outcome."""
+
+    protocol: Protocol
+    length: int
+    """Inputs of a block (`blocks`) or of a window (`last-k`)."""
+    context: Context
+    """`full`: all tokens before it in the block or window. `cut`: at most `window` of them."""
+    window: int
+    """Inputs of one forward pass."""
+    stride: int | None
+    """Distance between the starts of neighbouring windows; null in `last-k`, whose windows follow no grid."""
+    last_k: int | None
+    """Scored tokens of a window; null in `blocks`, where all are scored."""
+    scored_tokens: int
+    scored_hash: str
+    """SHA-256 of the scored positions and token ids, as scored; equal for every length of a protocol."""
+    scored_bytes: int | None
+    """UTF-8 bytes of the scored tokens; null where the tokenizer does not say."""
+    nll: float | None
+    """Mean negative log-likelihood, nats per token; null where it is not finite."""
+    perplexity: float | None
+    """exp(nll); null beyond the largest double."""
+    bits_per_byte: float | None
+    non_finite: int = Field(ge=0)
+    """Scored tokens whose negative log-likelihood is infinite or not a number."""
+    seconds: float
+    tokens_per_s: float
+    """Input tokens forwarded a second, over all data-parallel ranks."""
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if (self.nll is None) != (self.non_finite > 0):
+            raise ValueError("nll must be null where non_finite counts tokens, and only there")
+        if self.nll is not None and not _equal(self.perplexity, perplexity_of(self.nll)):
+            raise ValueError(f"perplexity={self.perplexity} must be exp(nll={self.nll})")
+        return self
+
+
+class ModelFacts(Config):
+    """What was measured: run, encoding, checkpoint, and how it ran. The same for every row of an evaluation."""
+
+    run: str
+    purpose: Literal["evaluation", "validation"]
+    """`validation` rows are written while training, `evaluation` rows from a checkpoint."""
+    encoding: str
+    encoding_options: dict[str, Any]
+    checkpoint: str | None
+    """Null during training."""
+    step: int
+    consumed_tokens: int
+    num_parameters: int
+    train_length: int
+    seed: int
+    tokenizer_hash: str
+    corpus_fingerprint: str
+    precision: str
+    attention_backend: str
+    tensor_parallel: int
+    data_parallel: int
+    version: str
+    """Of this package."""
+
+
+class ResultRow(ModelFacts, Measurement):
+    """One line of a results file."""
+
+    schema_version: Literal[1] = 1
+    created: AwareDatetime
+
+    @classmethod
+    def of(cls, facts: ModelFacts, measurement: Measurement, created: datetime) -> Self:
+        """The row of a measurement; `created` carries its time zone."""
+        return cls(**facts.model_dump(), **measurement.model_dump(), created=created)
+
+
+def perplexity_of(nll: float) -> float | None:
+    """exp(nll), or `None` where that is beyond the largest double."""
+    try:
+        return math.exp(nll)
+    except OverflowError:
+        return None
+
+
+def append_rows(path: Path, rows: Iterable[ResultRow]) -> None:
+    """Append whole lines in one write, on stable storage at return; of several ranks, one calls it."""
+    lines = "".join(row.model_dump_json() + "\n" for row in rows).encode()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a+b", buffering=0) as file:
+        if _torn(path):
+            lines = b"\n" + lines
+        if file.write(lines) != len(lines):
+            raise OSError(errno.ENOSPC, "a result row was not written whole", str(path))
+        os.fsync(file.fileno())
+
+
+def read_rows(path: Path) -> list[ResultRow]:
+    """The rows of a results file; all broken lines together are a `DataError` that names file and line."""
+    rows: list[ResultRow] = []
+    mistakes: list[Mistake] = []
+    for number, line in enumerate(path.read_bytes().splitlines(), start=1):
+        try:
+            rows.append(ResultRow.model_validate_json(line))
+        except ValidationError as error:
+            reason = "; ".join(_said(detail["loc"], detail["msg"]) for detail in error.errors(include_url=False))
+            rule = f"must be a result row of schema_version 1 ({reason})"
+            mistakes.append(Mistake(f"{path}:{number}", None, rule, "remove the line, or evaluate again"))
+    if mistakes:
+        raise DataError(mistakes)
+    return rows
+
+
+def _said(location: tuple[int | str, ...], message: str) -> str:
+    return f"{'.'.join(map(str, location))}: {message}" if location else message
+
+
+def _equal(first: float | None, second: float | None) -> bool:
+    if first is None or second is None:
+        return first is second
+    return math.isclose(first, second, rel_tol=1e-12)
+
+
+def _torn(path: Path) -> bool:
+    """Whether the file ends inside a line, as a writer killed half-way leaves it."""
+    with path.open("rb") as file:
+        if file.seek(0, os.SEEK_END) == 0:
+            return False
+        file.seek(-1, os.SEEK_END)
+        return file.read() != b"\n"

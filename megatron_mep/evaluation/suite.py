@@ -1,0 +1,140 @@
+"""Measures perplexity at many lengths, and during training at one: a scored model and a stream in, measurements out."""
+
+import math
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from megatron_mep.evaluation.config import EvaluationConfig, ValidationConfig
+from megatron_mep.evaluation.perplexity import DataParallel, Score, Scored, Stream, score_plan
+from megatron_mep.evaluation.plan import Plan, plans, validation_plan
+from megatron_mep.evaluation.rows import Measurement, perplexity_of
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far an evaluation is, in input tokens forwarded by all ranks."""
+
+    plan: Plan
+    """What is being measured."""
+    done_tokens: int
+    all_tokens: int
+    tokens_per_s: float
+    """Over everything done so far."""
+    left_s: float
+    """Time left at that speed; too little where the windows still to come are longer and cost more a token."""
+
+
+Report = Callable[[Progress], None]
+Clock = Callable[[], float]
+
+
+def silent(_: Progress) -> None:
+    """Reports nothing."""
+
+
+def evaluate_lengths(
+    score: Score,
+    stream: Stream,
+    config: EvaluationConfig,
+    train_length: int,
+    *,
+    data_parallel: DataParallel | None = None,
+    token_bytes: NDArray[np.integer] | None = None,
+    report: Report = silent,
+    clock: Clock = time.perf_counter,
+) -> Iterator[Measurement]:
+    """Every measurement of an evaluation, as each is done; each rank must take them all.
+
+    Args:
+        score: The model.
+        stream: Held-out token ids; `blocks` takes its beginning, `last-k` spans from all of it.
+        config: The run file's section.
+        train_length: The model's training length, to which the control cuts the context.
+        data_parallel: This rank's place among several; by default it is alone.
+        token_bytes: UTF-8 bytes that each token id stands for, `[V]`; bits per byte are not known without.
+        report: Hears of the progress after each batch.
+        clock: Seconds.
+    """
+    planned = plans(config.resolved(train_length), len(stream))
+    progress = _Meter(sum(plan.num_inputs for plan in planned), report, clock)
+    for plan in planned:
+        yield _measure(plan, score, stream, config.batch_tokens, data_parallel or DataParallel(), token_bytes, progress)
+
+
+def validate(
+    score: Score,
+    stream: Stream,
+    config: ValidationConfig,
+    train_length: int,
+    batch_tokens: int,
+    *,
+    data_parallel: DataParallel | None = None,
+    token_bytes: NDArray[np.integer] | None = None,
+    clock: Clock = time.perf_counter,
+) -> Measurement:
+    """The measurement of a validation during training: what `evaluate_lengths` finds in `blocks` at that length."""
+    plan = validation_plan(config, train_length, len(stream))
+    progress = _Meter(plan.num_inputs, silent, clock)
+    return _measure(plan, score, stream, batch_tokens, data_parallel or DataParallel(), token_bytes, progress)
+
+
+class _Meter:
+    """Counts forwarded tokens against the clock."""
+
+    def __init__(self, all_tokens: int, report: Report, clock: Clock) -> None:
+        self.all_tokens = all_tokens
+        self.done_tokens = 0
+        self.clock = clock
+        self.start_s = clock()
+        self.report = report
+
+    def add(self, plan: Plan, tokens: int) -> None:
+        self.done_tokens += tokens
+        # a clock too coarse to see the first batch must not divide by zero
+        speed = self.done_tokens / max(self.clock() - self.start_s, 1e-9)
+        left_s = (self.all_tokens - self.done_tokens) / speed
+        self.report(Progress(plan, self.done_tokens, self.all_tokens, speed, left_s))
+
+
+def _measure(
+    plan: Plan,
+    score: Score,
+    stream: Stream,
+    batch_tokens: int,
+    data_parallel: DataParallel,
+    token_bytes: NDArray[np.integer] | None,
+    progress: _Meter,
+) -> Measurement:
+    start_s = progress.clock()
+    scored = score_plan(plan, stream, score, batch_tokens, data_parallel, lambda tokens: progress.add(plan, tokens))
+    seconds = progress.clock() - start_s
+    return measurement(plan, scored, token_bytes, seconds)
+
+
+def measurement(plan: Plan, scored: Scored, token_bytes: NDArray[np.integer] | None, seconds: float) -> Measurement:
+    """The measurement that a plan's scored tokens add up to."""
+    non_finite = int(np.count_nonzero(~np.isfinite(scored.nll)))
+    total = None if non_finite else float(scored.nll.sum())
+    num_bytes = None if token_bytes is None else int(token_bytes[scored.ids].sum(dtype=np.int64))
+    nll = None if total is None else total / len(scored.nll)
+    return Measurement(
+        protocol=plan.protocol,
+        length=plan.length,
+        context=plan.context,
+        window=plan.window,
+        stride=plan.stride,
+        last_k=plan.last_k,
+        scored_tokens=len(scored.nll),
+        scored_hash=scored.hash,
+        scored_bytes=num_bytes,
+        nll=nll,
+        perplexity=None if nll is None else perplexity_of(nll),
+        bits_per_byte=None if total is None or not num_bytes else total / math.log(2) / num_bytes,
+        non_finite=non_finite,
+        seconds=seconds,
+        tokens_per_s=plan.num_inputs / max(seconds, 1e-9),
+    )

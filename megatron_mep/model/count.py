@@ -1,0 +1,53 @@
+"""How many weights a model has, and what a token costs, from its sizes alone."""
+
+import math
+
+import torch
+
+from megatron_mep.encodings.base import Encoding
+from megatron_mep.model.config import ModelConfig
+
+VOCABULARY_MULTIPLE = 128
+"""The vocabulary is padded to a multiple of this: the same at every tensor size that divides it."""
+
+
+def padded_vocabulary(vocabulary_size: int, tensor_size: int) -> int:
+    """The vocabulary's size rounded up so that every tensor rank holds as much of it."""
+    multiple = math.lcm(VOCABULARY_MULTIPLE, tensor_size)
+    return -(-vocabulary_size // multiple) * multiple
+
+
+def num_parameters(model: ModelConfig, vocabulary_size: int) -> int:
+    """Trained weights of the whole model with a (padded) vocabulary of `vocabulary_size`."""
+    embeddings = vocabulary_size * model.hidden_size * (1 if model.tied_embeddings else 2)
+    norms = model.hidden_size * (2 if model.norm == "layernorm" else 1)
+    layer = sum(rows * columns + (rows if model.linear_bias else 0) for rows, columns in _matrices(model))
+    return embeddings + norms + model.num_layers * (layer + 2 * norms + _encoding_weights(model.encoding, model))
+
+
+def flops_per_token(model: ModelConfig, vocabulary_size: int, seq_length: int) -> float:
+    """Forward and backward, with the causal convention: attention counts the scores that the mask leaves.
+
+    6 for each weight of a matrix (2 forward, 4 backward), the output layer included and the embedding look-up not;
+    and 6 S hidden_size for each layer's attention, half of the 12 S hidden_size of "PaLM" (arXiv:2204.02311,
+    appendix B), which counts masked scores too. Recomputed activations are not counted.
+    """
+    matrices = model.num_layers * sum(rows * columns for rows, columns in _matrices(model))
+    return 6.0 * (matrices + vocabulary_size * model.hidden_size + model.num_layers * seq_length * model.hidden_size)
+
+
+def _matrices(model: ModelConfig) -> list[tuple[int, int]]:
+    """Outputs and inputs of a layer's linear layers."""
+    keys = model.groups * model.head_size
+    gate = 2 if model.activation == "swiglu" else 1
+    return [
+        (model.hidden_size + 2 * keys, model.hidden_size),
+        (model.hidden_size, model.hidden_size),
+        (gate * model.ffn_size, model.hidden_size),
+        (model.hidden_size, model.ffn_size),
+    ]
+
+
+def _encoding_weights(encoding: Encoding, model: ModelConfig) -> int:
+    weights = encoding.weights(model.num_attention_heads, torch.Generator())
+    return sum(weight.value.numel() for weight in weights.values() if weight.learned)

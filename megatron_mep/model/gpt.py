@@ -1,0 +1,63 @@
+"""Megatron-core's GPTModel, built from a run's sections."""
+
+import torch
+from megatron.core.models.gpt.gpt_model import GPTModel
+from megatron.core.transformer.transformer_config import TransformerConfig
+
+from megatron_mep.model.config import ModelConfig
+from megatron_mep.model.count import padded_vocabulary
+from megatron_mep.model.layer_spec import decoder_spec
+from megatron_mep.parallel.config import ParallelConfig
+from megatron_mep.training.config import TrainingConfig
+
+
+def build_model(
+    model: ModelConfig, parallel: ParallelConfig, training: TrainingConfig, vocabulary_size: int, seed: int
+) -> GPTModel:
+    """The model of this tensor rank, in fp32, with the initial weights that `seed` fixes at every layout.
+
+    Every matrix is drawn whole and then sliced, and encodings draw from generators of their own: runs that differ in
+    layout or encoding alone start from the same weights.
+    """
+    torch.manual_seed(seed)
+    return GPTModel(
+        config=_transformer_config(model, parallel, training),
+        transformer_layer_spec=decoder_spec(model.num_layers, model.encoding, seed, model.attention_backend),
+        vocab_size=padded_vocabulary(vocabulary_size, parallel.tensor),
+        max_sequence_length=training.seq_length,
+        position_embedding_type="none",
+        share_embeddings_and_output_weights=model.tied_embeddings,
+    )
+
+
+def _transformer_config(model: ModelConfig, parallel: ParallelConfig, training: TrainingConfig) -> TransformerConfig:
+    swiglu = model.activation == "swiglu"
+    return TransformerConfig(
+        num_layers=model.num_layers,
+        hidden_size=model.hidden_size,
+        num_attention_heads=model.num_attention_heads,
+        num_query_groups=model.groups,
+        ffn_hidden_size=model.ffn_size,
+        gated_linear_unit=swiglu,
+        activation_func=torch.nn.functional.silu if swiglu else torch.nn.functional.gelu,
+        normalization="RMSNorm" if model.norm == "rmsnorm" else "LayerNorm",
+        layernorm_epsilon=model.norm_epsilon,
+        add_bias_linear=model.linear_bias,
+        hidden_dropout=model.hidden_dropout,
+        attention_dropout=model.attention_dropout,
+        init_method_std=model.init_std,
+        tensor_model_parallel_size=parallel.tensor,
+        sequence_parallel=parallel.sequence,
+        recompute_granularity=None if training.recompute == "none" else training.recompute,
+        recompute_method="uniform" if training.recompute == "full" else None,
+        recompute_num_layers=1 if training.recompute == "full" else None,
+        # weights drawn whole on the CPU, then sliced: the same start at every tensor size, also on a GPU
+        use_cpu_initialization=True,
+        # each of these needs Apex or TransformerEngine, or compiles with g++ at run time
+        gradient_accumulation_fusion=False,
+        persist_layer_norm=False,
+        masked_softmax_fusion=False,
+        bias_dropout_fusion=False,
+        bias_activation_fusion=False,
+        apply_rope_fusion=False,
+    )

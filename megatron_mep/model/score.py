@@ -1,0 +1,35 @@
+"""A model as what an evaluation asks: tokens in, negative log-likelihoods out."""
+
+from collections.abc import Callable
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from megatron_mep.parallel.groups import Groups
+
+
+def scorer(model: nn.Module, device: torch.device) -> Callable[[Tensor], Tensor]:
+    """Tokens `[B, S + 1]` -> the negative log-likelihood in nats of each but the first, `[B, S]` fp32 on the CPU.
+
+    Collective over the tensor ranks, which give the same tokens and get the same result.
+    """
+
+    def score(tokens: Tensor) -> Tensor:
+        model.eval()
+        tokens = tokens.to(device)
+        with torch.no_grad():
+            return model(tokens[:, :-1], None, None, labels=tokens[:, 1:]).float().cpu()
+
+    return score
+
+
+def sum_over_data_ranks(groups: Groups) -> Callable[[Tensor], Tensor]:
+    """A sum over the data-parallel ranks of a tensor on the CPU, in its own type."""
+
+    def total(part: Tensor) -> Tensor:
+        whole = part.to(groups.device, copy=True)
+        dist.all_reduce(whole, group=groups.data_group)
+        return whole.cpu()
+
+    return total

@@ -1,0 +1,153 @@
+"""A training run, composed: every part is built here, once, and the loop is started."""
+
+import os
+from collections.abc import Callable
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from torch import nn
+
+from megatron_mep.checkpoint.files import LATEST, find, write_atomically
+from megatron_mep.checkpoint.load import load_training_state
+from megatron_mep.checkpoint.resume import check_continues, check_corpus
+from megatron_mep.checkpoint.save import RUN_FILE, save_checkpoint
+from megatron_mep.config.errors import ConfigError
+from megatron_mep.data.batches import TrainingBatches
+from megatron_mep.data.held_out import HeldOut
+from megatron_mep.data.manifest import Manifest
+from megatron_mep.evaluation.perplexity import DataParallel
+from megatron_mep.evaluation.rows import ResultRow, append_rows
+from megatron_mep.evaluation.suite import validate
+from megatron_mep.facts import facts_of, reached_after
+from megatron_mep.model.count import flops_per_token, padded_vocabulary
+from megatron_mep.model.gpt import build_model
+from megatron_mep.model.in_force import in_force, learned_encoding_weights
+from megatron_mep.model.score import scorer, sum_over_data_ranks
+from megatron_mep.parallel.environment import Environment
+from megatron_mep.parallel.groups import Groups, initialize, shutdown
+from megatron_mep.rules import batches_fit
+from megatron_mep.run import RunConfig
+from megatron_mep.training.encoding_metrics import encoding_metrics
+from megatron_mep.training.engine import build_engine
+from megatron_mep.training.loop import Job, train
+from megatron_mep.training.metrics import Metrics, MetricsWriter
+from megatron_mep.training.progress import Progress
+from megatron_mep.training.schedule import build_scheduler
+
+if TYPE_CHECKING:
+    from deepspeed import DeepSpeedEngine
+
+VALIDATION_FILE = "validation.jsonl"
+
+
+def pretrain(run: RunConfig) -> float:
+    """Trains to the last step, from the latest checkpoint where there is one; the last step's loss in nats per token.
+
+    Collective: every process of the job calls it.
+    """
+    environment = Environment.discover(os.environ)
+    mistakes = batches_fit(run, environment.world_size)
+    if mistakes:
+        raise ConfigError(mistakes)
+    corpus = Manifest.load(Path(run.data.folder))
+    groups = initialize(environment, run.parallel, run.seed)
+    try:
+        return _train(run, corpus, groups)
+    finally:
+        shutdown()
+
+
+def _train(run: RunConfig, corpus: Manifest, groups: Groups) -> float:
+    writes = groups.rank == 0
+    model = build_model(run.model, run.parallel, run.training, corpus.vocab_size, run.seed)
+    told = in_force(model)
+    engine = build_engine(model, run.training, groups)
+    done_steps = _resumed_step(run, corpus, engine, groups)
+    scheduler = build_scheduler(engine.optimizer, run.training)
+    scheduler.step(done_steps)
+    samples = run.training.steps * run.training.global_batch_size
+    batches = TrainingBatches(Path(run.data.folder), run.training.seq_length, run.seed, samples)
+    progress = Progress(done_steps, run.training.steps, shown=writes)
+    progress.say(f"{run.name}: from step {done_steps} on {groups.world_size} ranks\n{told}")
+    if writes:
+        run.folder.mkdir(parents=True, exist_ok=True)
+        write_atomically(run.folder / RUN_FILE, run.yaml())
+    metrics = MetricsWriter(run.folder, done_steps, run.logging.tensorboard) if writes else None
+    weights = learned_encoding_weights(model)
+    padded = padded_vocabulary(corpus.vocab_size, groups.tensor_size)
+    loss = train(
+        Job(
+            engine=engine,
+            scheduler=scheduler,
+            micro_batch=lambda first: batches.micro_batch(first, run.training.micro_batch_size),
+            groups=groups,
+            training=run.training,
+            logging=run.logging,
+            flops_per_token=flops_per_token(run.model, padded, run.training.seq_length),
+            metrics=metrics,
+            progress=progress,
+            is_validation_due=partial(_is_due, run.validation.interval, run.training.steps),
+            validate=_validation(run, corpus, engine.module, groups),
+            is_save_due=partial(_is_due, run.checkpoint.interval or run.training.steps, run.training.steps),
+            save=partial(_save, run, corpus, engine, groups),
+            encoding_metrics=lambda: encoding_metrics(weights, groups),
+        ),
+        done_steps,
+    )
+    if metrics is not None:
+        metrics.close()
+    progress.say(f"{run.name}: {run.training.steps} steps done, loss {loss:.6f}, in {run.folder}")
+    progress.close()
+    return loss
+
+
+def _resumed_step(run: RunConfig, corpus: Manifest, engine: "DeepSpeedEngine", groups: Groups) -> int:
+    """Steps done by the checkpoint that the run goes on from; 0 where there is none."""
+    root = _checkpoints(run)
+    if not (root / LATEST).is_file():
+        return 0
+    folder = find(root)
+    check_continues(folder / RUN_FILE, run.model_dump(mode="json"))
+    reached = load_training_state(folder, engine, groups)
+    check_corpus(reached, corpus.fingerprint, folder)
+    return reached.step
+
+
+def _save(run: RunConfig, corpus: Manifest, engine: "DeepSpeedEngine", groups: Groups, step: int) -> None:
+    reached = reached_after(step, run, corpus, groups)
+    save_checkpoint(_checkpoints(run), engine, reached, run.yaml(), run.checkpoint.keep, groups)
+
+
+def _checkpoints(run: RunConfig) -> Path:
+    return run.folder / "checkpoints"
+
+
+def _is_due(interval: int, steps: int, step: int) -> bool:
+    return interval > 0 and (step % interval == 0 or step == steps)
+
+
+def _validation(run: RunConfig, corpus: Manifest, model: nn.Module, groups: Groups) -> Callable[[int], Metrics]:
+    """Perplexity on held-out text after a step, also written as a result row."""
+    score = scorer(model, groups.device)
+    held_out = HeldOut(Path(run.data.folder))
+    place = DataParallel(groups.data_rank, groups.data_size, sum_over_data_ranks(groups))
+
+    def measure(step: int) -> Metrics:
+        measured = validate(
+            score,
+            held_out.tokens,
+            run.validation,
+            run.training.seq_length,
+            run.evaluation.batch_tokens,
+            data_parallel=place,
+            token_bytes=held_out.token_bytes,
+        )
+        if groups.rank == 0:
+            facts = facts_of(run, corpus, reached_after(step, run, corpus, groups), groups, model, "validation")
+            append_rows(run.folder / VALIDATION_FILE, [ResultRow.of(facts, measured, datetime.now(UTC))])
+        found = {"validation_loss": measured.nll, "validation_bits_per_byte": measured.bits_per_byte}
+        return {name: value for name, value in found.items() if value is not None}
+
+    return measure

@@ -1,0 +1,178 @@
+"""Result rows -> comparisons: rows that scored the same tokens by the same protocol stand together, others never."""
+
+import json
+import math
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from megatron_mep.reporting.records import Row
+
+
+@dataclass(frozen=True)
+class Line:
+    """One model in a comparison: its perplexity at each length."""
+
+    label: str
+    """The run's name, with as much more as tells it from the other lines."""
+    model: Row
+    """Any of its rows, for what they share: run, encoding, step, training length, ..."""
+    full: dict[int, Row]
+    """From length to the row with all context."""
+    cut: dict[int, Row] = field(default_factory=dict)
+    """From length to the control: context cut to the training length. Below it the full row is its own control."""
+
+    @property
+    def measured(self) -> list[Row]:
+        """Each row once."""
+        return [*self.full.values(), *(row for row in self.cut.values() if row.context == "cut")]
+
+    def ratio(self, length: int) -> float:
+        """Perplexity over that at the training length; NaN where either is missing, or both are infinite."""
+        here, trained = self.full.get(length), self.full.get(self.model.train_length)
+        return math.nan if here is None or trained is None else here.value / trained.value
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Lines whose numbers may be held against each other."""
+
+    protocol: str
+    last_k: int | None
+    scored_tokens: int
+    scored_hash: str
+    tokenizer_hash: str
+    lines: tuple[Line, ...]
+    notes: tuple[str, ...]
+    """What was left out, and why this comparison stands apart from others."""
+
+    @property
+    def lengths(self) -> list[int]:
+        """Every length that a line has, ascending."""
+        return sorted({length for line in self.lines for length in line.full | line.cut})
+
+    @property
+    def name(self) -> str:
+        """The protocol in words."""
+        if all(line.model.purpose == "validation" for line in self.lines):
+            return "Validation"
+        return "Blocks" if self.last_k is None else f"Last {self.last_k} tokens"
+
+    @property
+    def title(self) -> str:
+        """What is compared, in one line."""
+        return f"{self.name}: {self.scored_tokens:,} tokens, hash {self.scored_hash[:12]}"
+
+
+def comparisons(rows: Iterable[Row]) -> list[Comparison]:
+    """The rows by what they scored, in the order of first appearance; validations only with each run's last step."""
+    groups: dict[tuple[object, ...], list[Row]] = defaultdict(list)
+    for row in rows:
+        groups[row.protocol, row.last_k, row.scored_tokens, row.scored_hash, row.tokenizer_hash].append(row)
+    apart = _reasons_apart([group[0] for group in groups.values()])
+    return [_comparison(group, reason) for group, reason in zip(groups.values(), apart, strict=True)]
+
+
+def _comparison(rows: list[Row], apart: str | None) -> Comparison:
+    latest, left_out = _latest_validations(rows)
+    newest, superseded = _newest(latest)
+    first = rows[0]
+    notes = [note for note in (apart, left_out, *superseded) if note]
+    return Comparison(
+        first.protocol,
+        first.last_k,
+        first.scored_tokens,
+        first.scored_hash,
+        first.tokenizer_hash,
+        _lines(newest),
+        tuple(notes),
+    )
+
+
+def _reasons_apart(firsts: Sequence[Row]) -> list[str | None]:
+    """For each comparison, how it differs from the first of its protocol."""
+    earlier: dict[str, Row] = {}
+    reasons: list[str | None] = []
+    for row in firsts:
+        first = earlier.setdefault(row.protocol, row)
+        if first is row:
+            reasons.append(None)
+        elif first.tokenizer_hash != row.tokenizer_hash:
+            reasons.append(
+                f"Not comparable with the first {row.protocol} table: another tokenizer "
+                f"({row.tokenizer_hash[:12]}, there {first.tokenizer_hash[:12]})."
+            )
+        else:
+            reasons.append(
+                f"Not comparable with the first {row.protocol} table: other tokens were scored "
+                f"({row.scored_tokens:,} with hash {row.scored_hash[:12]}, "
+                f"there {first.scored_tokens:,} with hash {first.scored_hash[:12]})."
+            )
+    return reasons
+
+
+def _latest_validations(rows: list[Row]) -> tuple[list[Row], str | None]:
+    """Without the validations that a later one of the same run follows."""
+    last_step: dict[str, int] = {}
+    for row in rows:
+        if row.purpose == "validation":
+            last_step[row.run] = max(row.step, last_step.get(row.run, 0))
+    kept = [row for row in rows if row.purpose == "evaluation" or row.step == last_step[row.run]]
+    dropped = len(rows) - len(kept)
+    return kept, f"{dropped} validations during training before each run's last are not shown." if dropped else None
+
+
+def _newest(rows: list[Row]) -> tuple[list[Row], list[str]]:
+    """One row for each model, length and context, the newest; and what it replaces."""
+    kept: dict[tuple[object, ...], Row] = {}
+    replaced: Counter[tuple[object, ...]] = Counter()
+    for row in sorted(rows, key=lambda row: row.created):
+        key = (*model_of(row), row.length, row.context)
+        replaced[key] += key in kept
+        kept[key] = row
+    notes = [
+        f"{row.run}, step {row.step}, length {row.length}, {row.context} context: "
+        f"measured {replaced[key] + 1} times, the newest of {row.created:%Y-%m-%d %H:%M:%S %Z} is shown."
+        for key, row in kept.items()
+        if replaced[key]
+    ]
+    newest = set(map(id, kept.values()))
+    return [row for row in rows if id(row) in newest], notes
+
+
+def _lines(rows: list[Row]) -> tuple[Line, ...]:
+    by_model: dict[tuple[object, ...], list[Row]] = defaultdict(list)
+    for row in rows:
+        by_model[model_of(row)].append(row)
+    labels = _labels([own[0] for own in by_model.values()])
+    return tuple(_line(label, own) for label, own in zip(labels, by_model.values(), strict=True))
+
+
+def _line(label: str, rows: list[Row]) -> Line:
+    full = {row.length: row for row in rows if row.context == "full"}
+    cut = {row.length: row for row in rows if row.context == "cut"}
+    model = rows[0]
+    trained = full.get(model.train_length)
+    if model.protocol == "last-k" and trained is not None:
+        # the windows of the training length score the same tokens with at most that much context
+        cut = {length: trained for length in full if length > model.train_length}
+    within = {length: row for length, row in full.items() if length <= model.train_length}
+    return Line(label, model, full, within | cut if cut else {})
+
+
+def model_of(row: Row) -> tuple[object, ...]:
+    """What makes two rows one model's."""
+    options = json.dumps(row.encoding_options, sort_keys=True)
+    return row.run, row.step, row.encoding, options, row.train_length, row.seed
+
+
+def _labels(models: Sequence[Row]) -> list[str]:
+    """Run names; where several models share one, with what tells them apart: step, seed, encoding, or their place."""
+    labels: list[str] = []
+    for model in models:
+        namesakes = [other for other in models if other.run == model.run]
+        parts = {"step": model.step, "seed": model.seed, "encoding": model.encoding}
+        apart = [f"{name} {value}" for name, value in parts.items() if {getattr(n, name) for n in namesakes} != {value}]
+        labels.append(", ".join([model.run, *apart]))
+    taken = Counter(labels)
+    return [f"{label} ({place})" if taken[label] > 1 else label for place, label in enumerate(labels, start=1)]

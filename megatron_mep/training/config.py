@@ -1,0 +1,103 @@
+"""The `training` section of a run file: how the weights are found."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
+
+from megatron_mep.config.base import Config
+
+
+class Warmup(Config):
+    """What every schedule shares: a linear rise from 0."""
+
+    warmup_steps: NonNegativeInt = 0
+    """Steps over which the learning rate rises linearly to `optimizer.learning_rate`."""
+
+
+class Constant(Warmup):
+    """After the warm-up, the learning rate stays."""
+
+    name: Literal["constant"] = "constant"
+
+
+class Decaying(Warmup):
+    """What every schedule shares that falls."""
+
+    min_learning_rate: NonNegativeFloat = 0.0
+    """Where the learning rate ends, at the last step."""
+
+
+class Cosine(Decaying):
+    """After the warm-up, half a cosine down to `min_learning_rate`."""
+
+    name: Literal["cosine"] = "cosine"
+
+
+class Linear(Decaying):
+    """After the warm-up, a line down to `min_learning_rate`."""
+
+    name: Literal["linear"] = "linear"
+
+
+class WarmupStableDecay(Decaying):
+    """After the warm-up constant, then down to `min_learning_rate` over the last `decay_steps` (WSD)."""
+
+    name: Literal["wsd"] = "wsd"
+    decay_steps: PositiveInt
+    """Steps of the final decay."""
+    decay: Literal["linear", "cosine", "exponential", "minus_sqrt"] = "linear"
+    """The shape of the final decay."""
+
+
+AnySchedule = Annotated[Constant | Cosine | Linear | WarmupStableDecay, Field(discriminator="name")]
+
+
+class OptimizerConfig(Config):
+    """AdamW; no weight decay on norms, biases and encoding weights."""
+
+    learning_rate: PositiveFloat
+    """The highest learning rate of the schedule."""
+    encoding_learning_rate: PositiveFloat | None = None
+    """The same for the encoding's learned weights; `learning_rate` where absent."""
+    betas: tuple[Annotated[float, Field(ge=0, lt=1)], Annotated[float, Field(ge=0, lt=1)]] = (0.9, 0.95)
+    """Decay of Adam's running mean and mean square."""
+    epsilon: PositiveFloat = 1e-8
+    """Added to Adam's denominator."""
+    weight_decay: NonNegativeFloat = 0.1
+    """Decoupled weight decay of the matrices."""
+    clip_grad_norm: NonNegativeFloat = 1.0
+    """Largest norm of the gradient of all weights; 0 leaves it as it is."""
+
+
+class TrainingConfig(Config):
+    """Length, batch, steps, precision and optimizer."""
+
+    seq_length: PositiveInt
+    """Tokens of a training sequence, L."""
+    steps: PositiveInt
+    """Optimizer steps of the whole run."""
+    micro_batch_size: PositiveInt = 1
+    """Sequences of one forward pass on one data-parallel rank."""
+    global_batch_size: PositiveInt
+    """Sequences of one optimizer step, on all ranks; a multiple of micro_batch_size times the data-parallel size."""
+    precision: Literal["fp32", "bf16"] = "bf16"
+    """Type of weights and activations; master weights, moments, accumulated gradients and encoding weights are fp32."""
+    zero_stage: Literal[0, 1, 2, 3] = 1
+    """What ZeRO partitions over data-parallel ranks: 1 the optimizer's state, 2 gradients too, 3 weights too."""
+    recompute: Literal["none", "selective", "full"] = "none"
+    """Activations computed again in the backward pass: none, those of core attention, or all of a layer."""
+    optimizer: OptimizerConfig
+    """The optimizer."""
+    schedule: AnySchedule = Cosine()
+    """The learning rate's course over the steps."""
+
+
+class LoggingConfig(Config):
+    """What a run tells while it goes on."""
+
+    interval: PositiveInt = 10
+    """Steps between two lines of progress and two points in TensorBoard and metrics.jsonl."""
+    tensorboard: bool = True
+    """Writes TensorBoard events into the run's folder."""
+    peak_tflops: PositiveFloat | None = None
+    """Peak rate of one device in the training precision, TFLOP/s; where stated, model FLOPs utilization is logged."""

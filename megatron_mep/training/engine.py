@@ -1,0 +1,64 @@
+"""The DeepSpeed engine of a run: ZeRO over data-parallel ranks, and nothing of the schedule or the batches."""
+
+import deepspeed
+import deepspeed.ops
+import torch
+from torch import nn
+
+from megatron_mep.parallel.gradients import sum_over_tensor_ranks
+from megatron_mep.parallel.groups import Groups
+from megatron_mep.parallel.mpu import ModelParallelUnit
+from megatron_mep.training.config import TrainingConfig
+from megatron_mep.training.parameter_groups import parameter_groups
+
+
+def build_engine(model: nn.Module, training: TrainingConfig, groups: Groups) -> deepspeed.DeepSpeedEngine:
+    """The model in its training precision under ZeRO, its gradients averaged over data-parallel ranks.
+
+    The caller owns the global batch: it calls `backward` for each micro-batch and `step` once.
+    """
+    _skip_the_compiled_communication_op()
+    if training.precision == "bf16":
+        model.bfloat16()
+    sum_over_tensor_ranks(model, groups.tensor_group)
+    optimizer = training.optimizer
+    engine, *_ = deepspeed.initialize(
+        model=model,
+        optimizer=torch.optim.AdamW(
+            parameter_groups(model.parameters(), optimizer),
+            lr=optimizer.learning_rate,
+            betas=optimizer.betas,
+            eps=optimizer.epsilon,
+            weight_decay=optimizer.weight_decay,
+        ),
+        mpu=ModelParallelUnit(groups),
+        config=_deepspeed_config(training, groups),
+        dist_init_required=False,
+    )
+    return engine
+
+
+def _deepspeed_config(training: TrainingConfig, groups: Groups) -> dict[str, object]:
+    return {
+        "train_micro_batch_size_per_gpu": training.micro_batch_size,
+        "train_batch_size": training.micro_batch_size * groups.data_size,
+        "gradient_accumulation_steps": 1,
+        "managed_gradient_accumulation": False,
+        "gradient_clipping": training.optimizer.clip_grad_norm,
+        # bf16 is not enabled here: DeepSpeed would cast encoding weights too. The model arrives cast, and these two
+        # give fp32 master weights and fp32 accumulated gradients
+        "data_types": {"grad_accum_dtype": "fp32"},
+        "communication_data_type": training.precision,
+        "zero_optimization": {"stage": training.zero_stage, "overlap_comm": False},
+        "zero_allow_untested_optimizer": True,
+        "steps_per_print": 2**62,
+    }
+
+
+def _skip_the_compiled_communication_op() -> None:
+    """Keeps DeepSpeed from compiling its shared-memory all-reduce.
+
+    Training does not use it, it needs g++ and ninja, and the lock that a killed compilation leaves behind hangs every
+    later run on the machine.
+    """
+    deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False

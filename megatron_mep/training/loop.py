@@ -1,0 +1,129 @@
+"""The training loop: steps, and what is due between them."""
+
+import time
+from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from megatron.core.optimizer_param_scheduler import OptimizerParamScheduler
+from torch import Tensor, distributed
+
+from megatron_mep.parallel.groups import Groups
+from megatron_mep.training.config import LoggingConfig, TrainingConfig
+from megatron_mep.training.metrics import Metrics, MetricsWriter
+from megatron_mep.training.progress import Progress
+from megatron_mep.training.step import MicroBatch, micro_batch_starts, train_step
+
+if TYPE_CHECKING:
+    from deepspeed import DeepSpeedEngine
+
+
+@dataclass
+class Job:
+    """The parts of a training run, built by the composition root."""
+
+    engine: "DeepSpeedEngine"
+    scheduler: OptimizerParamScheduler
+    micro_batch: MicroBatch
+    groups: Groups
+    training: TrainingConfig
+    logging: LoggingConfig
+    flops_per_token: float
+    """Of the whole model, forward and backward."""
+    metrics: MetricsWriter | None
+    """On the one rank that writes."""
+    progress: Progress
+    is_validation_due: Callable[[int], bool]
+    validate: Callable[[int], Metrics]
+    """Collective: perplexity on held-out text after a step."""
+    is_save_due: Callable[[int], bool]
+    save: Callable[[int], None]
+    """Collective: a checkpoint after a step."""
+    encoding_metrics: Callable[[], Metrics]
+    """Collective: the encoding's learned weights."""
+
+
+def train(job: Job, done_steps: int) -> float:
+    """Runs the steps after `done_steps`; the loss of the last one, in nats per token."""
+    steps = job.training.steps
+    loss = torch.tensor(float("nan"))
+    clock = _Clock(job, done_steps)
+    for step in range(done_steps + 1, steps + 1):
+        # the rate of this step, not of the one before
+        job.scheduler.step(1)
+        starts = micro_batch_starts(step, job.training, job.groups)
+        loss = train_step(job.engine, job.micro_batch, starts, job.groups.device)
+        job.progress.advance()
+        metrics: Metrics = {}
+        if step % job.logging.interval == 0 or step == steps:
+            metrics = _training_metrics(job, loss, clock, step)
+        with clock.stopped():
+            if job.is_validation_due(step):
+                metrics |= job.validate(step)
+            if metrics:
+                _record(job, step, metrics, clock.left_s(step))
+            if job.is_save_due(step):
+                job.save(step)
+    return _mean_over_ranks(loss, job.groups)
+
+
+def _training_metrics(job: Job, loss: Tensor, clock: "_Clock", step: int) -> Metrics:
+    tokens_per_s = clock.tokens_per_s(step)
+    tflops = tokens_per_s * job.flops_per_token / job.groups.world_size / 1e12
+    grad_norm = job.engine.get_global_grad_norm()
+    metrics = {
+        "loss": _mean_over_ranks(loss, job.groups),
+        "learning_rate": job.engine.optimizer.param_groups[0]["lr"],
+        "tokens_per_s": tokens_per_s,
+        "tflops_per_device_causal": tflops,
+    }
+    if grad_norm is not None:
+        metrics["grad_norm"] = float(grad_norm)
+    if job.logging.peak_tflops is not None:
+        metrics["mfu_causal"] = tflops / job.logging.peak_tflops
+    return metrics
+
+
+def _record(job: Job, step: int, metrics: Metrics, left_s: float) -> None:
+    consumed_tokens = step * job.training.global_batch_size * job.training.seq_length
+    encoding = job.encoding_metrics()
+    if job.metrics is not None:
+        job.metrics.write(step, consumed_tokens, metrics, encoding)
+    job.progress.tell(step, {name: f"{value:.4g}" for name, value in metrics.items()}, left_s)
+
+
+def _mean_over_ranks(loss: Tensor, groups: Groups) -> float:
+    mean = loss.detach().to(torch.float64, copy=True)
+    distributed.all_reduce(mean, group=groups.data_group)
+    return float(mean) / groups.data_size
+
+
+class _Clock:
+    """Time spent in training steps alone, since the last look."""
+
+    def __init__(self, job: Job, done_steps: int) -> None:
+        self._tokens_per_step = job.training.global_batch_size * job.training.seq_length
+        self._steps = job.training.steps
+        self._since_s = time.perf_counter()
+        self._since_step = done_steps
+        self._step_s = 0.0
+
+    def tokens_per_s(self, step: int) -> float:
+        """Training tokens of all ranks in a second, over the steps since the last call."""
+        now = time.perf_counter()
+        self._step_s = (now - self._since_s) / (step - self._since_step)
+        self._since_s, self._since_step = now, step
+        return self._tokens_per_step / self._step_s
+
+    def left_s(self, step: int) -> float:
+        """Time of the steps that are left, at the last speed."""
+        return (self._steps - step) * self._step_s
+
+    @contextmanager
+    def stopped(self) -> Iterator[None]:
+        """Leaves out what happens inside."""
+        start = time.perf_counter()
+        yield
+        self._since_s += time.perf_counter() - start

@@ -1,0 +1,39 @@
+"""One optimizer step over one global batch."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from megatron_mep.parallel.groups import Groups
+from megatron_mep.training.config import TrainingConfig
+
+if TYPE_CHECKING:
+    from deepspeed import DeepSpeedEngine
+
+MicroBatch = Callable[[int], Tensor]
+"""First sample -> the tokens `[B, S + 1]` of the micro-batch that starts there."""
+
+
+def micro_batch_starts(step: int, training: TrainingConfig, groups: Groups) -> range:
+    """The first samples of this data-parallel rank's micro-batches in a step, counted from 1.
+
+    Sample numbers run on over all steps, so a global batch holds the same samples at every data-parallel size.
+    """
+    first = (step - 1) * training.global_batch_size
+    stride = training.micro_batch_size * groups.data_size
+    return range(first + groups.data_rank * training.micro_batch_size, first + training.global_batch_size, stride)
+
+
+def train_step(engine: "DeepSpeedEngine", micro_batch: MicroBatch, starts: range, device: torch.device) -> Tensor:
+    """One update; the mean loss of this rank's tokens, in nats per token."""
+    engine.train()
+    total = torch.zeros((), device=device)
+    for start in starts:
+        tokens = micro_batch(start).to(device)
+        loss = engine(tokens[:, :-1], None, None, labels=tokens[:, 1:]).mean() / len(starts)
+        engine.backward(loss)
+        total += loss.detach()
+    engine.step()
+    return total

@@ -1,0 +1,88 @@
+"""Comparisons: only rows of the same tokens stand together, and what is left out is told."""
+
+import math
+
+import pytest
+
+from megatron_mep.reporting.comparison import comparisons
+from tests.reporting.example import as_read, curve, result
+
+
+def test_runs_that_scored_the_same_tokens_share_a_comparison() -> None:
+    rows = curve("mep", {128: 31.0, 256: 29.0}) + curve("alibi", {128: 32.0, 512: 33.0})
+    (comparison,) = comparisons(as_read(*rows))
+    assert comparison.lengths == [128, 256, 512]
+    assert [line.label for line in comparison.lines] == ["mep", "alibi"]
+    assert comparison.notes == ()
+
+
+@pytest.mark.parametrize(
+    ("difference", "reason"),
+    [
+        ({"scored_hash": "6" * 64}, "other tokens were scored (4,096 with hash 666666666666"),
+        ({"tokenizer_hash": "u" * 64}, "another tokenizer (uuuuuuuuuuuu, there tttttttttttt)"),
+    ],
+)
+def test_other_tokens_and_other_tokenizers_stand_apart_and_say_why(difference: dict[str, str], reason: str) -> None:
+    first, second = comparisons(as_read(result("a", 128, 30.0), result("b", 128, 20.0, **difference)))
+    assert [line.label for line in (*first.lines, *second.lines)] == ["a", "b"]
+    assert first.notes == ()
+    assert reason in second.notes[0]
+
+
+def test_protocols_stand_apart_without_excuse() -> None:
+    last_k = {"protocol": "last-k", "last_k": 64, "stride": None}
+    first, second = comparisons(as_read(result("a", 128, 30.0), result("a", 128, 28.0, **last_k)))
+    assert (first.name, second.name) == ("Blocks", "Last 64 tokens")
+    assert second.notes == ()
+
+
+def test_the_newest_of_two_measurements_wins_and_it_says_so() -> None:
+    newer, older = result("mep", 128, 29.0, minutes=5), result("mep", 128, 31.0)
+    for rows in ([newer, older], [older, newer]):
+        (comparison,) = comparisons(as_read(*rows))
+        assert comparison.lines[0].full[128].value == pytest.approx(29.0)
+        assert comparison.notes == (
+            "mep, step 100, length 128, full context: measured 2 times, the newest of 2025-01-01 00:05:00 UTC is shown.",
+        )
+
+
+def test_models_that_share_a_name_are_told_apart() -> None:
+    rows = [result("mep", 128, 31.0), result("mep", 128, 30.0, step=200), result("alibi", 128, 30.0)]
+    (comparison,) = comparisons(as_read(*rows))
+    assert [line.label for line in comparison.lines] == ["mep, step 100", "mep, step 200", "alibi"]
+    rows = [result("mep", 128, 31.0), result("mep", 128, 30.0, encoding_options={"width": 4.0})]
+    (comparison,) = comparisons(as_read(*rows))
+    assert [line.label for line in comparison.lines] == ["mep (1)", "mep (2)"]
+
+
+def test_the_control_is_the_full_row_up_to_the_training_length() -> None:
+    (comparison,) = comparisons(as_read(*curve("mep", {64: 35.0, 128: 31.0, 256: 29.0}, cut=30.5)))
+    (line,) = comparison.lines
+    assert {length: round(row.value, 9) for length, row in line.cut.items()} == {64: 35.0, 128: 31.0, 256: 30.5}
+    assert [row.length for row in line.measured] == [64, 128, 256, 256], "each row once"
+
+
+def test_the_control_of_last_k_is_the_row_at_the_training_length() -> None:
+    last_k = {"protocol": "last-k", "last_k": 64, "stride": None}
+    rows = [result("mep", length, value, **last_k) for length, value in ((128, 28.0), (256, 27.0), (512, 26.0))]
+    (comparison,) = comparisons(as_read(*rows))
+    assert [round(comparison.lines[0].cut[length].value, 9) for length in (128, 256, 512)] == [28.0, 28.0, 28.0]
+
+
+def test_the_ratio_is_to_the_training_length() -> None:
+    values = {128: 30.0, 256: 27.0, 512: math.inf, 1024: math.nan}
+    (comparison,) = comparisons(as_read(*curve("mep", values)))
+    (line,) = comparison.lines
+    assert line.ratio(256) == pytest.approx(0.9)
+    assert line.ratio(512) == math.inf
+    assert math.isnan(line.ratio(1024))
+    assert math.isnan(line.ratio(2048))
+
+
+def test_of_validations_only_the_last_of_a_run_is_shown() -> None:
+    rows = [result("mep", 128, 30.0, step=step, purpose="validation", checkpoint=None) for step in (10, 20, 30)]
+    (comparison,) = comparisons(as_read(*rows))
+    assert [line.model.step for line in comparison.lines] == [30]
+    assert comparison.notes == ("2 validations during training before each run's last are not shown.",)
+    assert comparison.name == "Validation"

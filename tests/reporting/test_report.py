@@ -1,0 +1,150 @@
+"""The whole report from run folders: complete, self-contained, and safe from names that look like HTML."""
+
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from megatron_mep.config.errors import DataError
+from megatron_mep.evaluation.rows import append_rows, read_rows
+from megatron_mep.reporting.report import write_report
+from tests.reporting.example import curve, result, run_folder
+
+EVIL = "<script>alert('x')</script>&\"'"
+VOID = {"meta", "br", "link", "img"}
+
+
+class Page(HTMLParser):
+    """Checks that elements nest, and gathers attributes, visible text and preformatted text."""
+
+    def __init__(self, source: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.attributes: list[tuple[str, str, str]] = []
+        self.text: list[str] = []
+        self.feed(source)
+        self.close()
+        assert self.open == [], "every element is closed"
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.attributes += [(tag, name, value or "") for name, value in attrs]
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.attributes += [(tag, name, value or "") for name, value in attrs]
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag, f"{tag} closes what it opened"
+
+    def handle_data(self, data: str) -> None:
+        if self.open and self.open[-1] not in {"style"}:
+            self.text.append(data.strip())
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("report")
+    folders = [
+        run_folder(root / "mep", curve("mep", {128: 31.0, 256: 29.0, 2048: 28.0})),
+        run_folder(root / "evil", curve(EVIL, {128: 32.0, 256: 300.0}, encoding_options={"note": EVIL})),
+    ]
+    written = write_report(folders, root / "out", f"mep report {EVIL}")
+    assert [path.name for path in written] == [
+        "index.html",
+        "length_curves.svg",
+        "length_curves.png",
+        "table.md",
+        "table.csv",
+        "rows.jsonl",
+    ]
+    assert all(path.stat().st_size for path in written)
+    return root
+
+
+def page_of(report: Path) -> Page:
+    return Page((report / "out" / "index.html").read_text())
+
+
+def test_the_page_needs_nothing_from_outside(report: Path) -> None:
+    page = page_of(report)
+    for tag, name, value in page.attributes:
+        assert tag not in {"script", "link", "img", "iframe"}, tag
+        if name in {"href", "xlink:href", "src"}:
+            assert value.startswith("#"), value
+        elif "//" in value:
+            assert name.startswith("xmlns"), f"{tag} {name}={value}"
+    source = (report / "out" / "index.html").read_text()
+    assert "@import" not in source
+    assert not re.search(r"url\((?!#)", source)
+
+
+def test_links_lead_somewhere(report: Path) -> None:
+    page = page_of(report)
+    ids = [value for _, name, value in page.attributes if name == "id"]
+    assert len(ids) == len(set(ids))
+    targets = {value[1:] for _, name, value in page.attributes if name in {"href", "xlink:href"}}
+    assert targets <= set(ids)
+
+
+def test_the_page_shows_every_run_length_and_number(report: Path) -> None:
+    text = page_of(report).text
+    for shown in ("mep", EVIL, "128", "256", "2048", "31.00", "29.00", "28.00", "32.00", "300.0", "0.935"):
+        assert shown in text, shown
+
+
+def test_the_page_holds_settings_command_and_provenance(report: Path) -> None:
+    text = page_of(report).text
+    assert "model:\n  encoding: {name: mep}  # <i>as resolved</i>" in text
+    assert f"mep report {EVIL}" in text
+    for folder in ("mep", "evil"):
+        for file in ("evaluation/lengths.jsonl", "metrics.jsonl", "run.yaml"):
+            assert str(report / folder / file) in text
+
+
+def test_the_rows_of_a_report_are_those_it_was_made_from(report: Path) -> None:
+    read = [read_rows(report / name / "evaluation" / "lengths.jsonl") for name in ("mep", "evil")]
+    assert read_rows(report / "out" / "rows.jsonl") == [*read[0], *read[1]]
+
+
+def test_a_report_of_a_reports_rows_has_the_same_tables(report: Path, tmp_path: Path) -> None:
+    write_report([report / "out" / "rows.jsonl"], tmp_path, "again")
+    for name in ("table.md", "table.csv", "length_curves.svg"):
+        assert (tmp_path / name).read_bytes() == (report / "out" / name).read_bytes()
+
+
+def test_a_results_file_brings_its_run_folder_along(report: Path, tmp_path: Path) -> None:
+    write_report([report / "mep" / "evaluation" / "lengths.jsonl"], tmp_path, "one")
+    text = Page((tmp_path / "index.html").read_text()).text
+    assert str(report / "mep" / "run.yaml") in text
+
+
+def test_two_folders_of_one_run_name_keep_both_settings(tmp_path: Path) -> None:
+    folders = [run_folder(tmp_path / name, [result("mep", 128, 30.0, seed=seed)]) for seed, name in enumerate("ab")]
+    write_report(folders, tmp_path / "out", "two")
+    text = Page((tmp_path / "out" / "index.html").read_text()).text
+    assert {"mep", f"mep ({tmp_path / 'b'})", "mep, seed 0", "mep, seed 1"} <= set(text)
+
+
+def test_a_single_length_makes_a_report_too(tmp_path: Path) -> None:
+    append_rows(tmp_path / "rows.jsonl", [result("mep", 128, 30.0)])
+    write_report([tmp_path / "rows.jsonl"], tmp_path / "out", "small")
+    assert "30.00" in (tmp_path / "out" / "index.html").read_text()
+
+
+def test_what_is_not_there_is_said_all_at_once(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "empty.jsonl").write_text("")
+    with pytest.raises(DataError) as caught:
+        write_report([tmp_path / "empty", tmp_path / "absent"], tmp_path / "out", "none")
+    assert [mistake.key for mistake in caught.value.mistakes] == [str(tmp_path / "empty"), str(tmp_path / "absent")]
+    with pytest.raises(DataError, match="at least one result row"):
+        write_report([tmp_path / "empty.jsonl"], tmp_path / "out", "none")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_broken_row_stops_the_report_and_is_named(tmp_path: Path) -> None:
+    (tmp_path / "rows.jsonl").write_text('{"run": "mep"}\n')
+    with pytest.raises(DataError, match=r"rows\.jsonl:1: must be a result row"):
+        write_report([tmp_path / "rows.jsonl"], tmp_path / "out", "broken")

@@ -1,0 +1,18 @@
+#!/usr/bin/env bash
+# Everything that must hold, on a machine with nothing but Python 3.11: set-up, format, lint, import contracts, types, tests.
+#
+#   bash tests/run.sh              all of it
+#   bash tests/run.sh -k alibi     the same checks, and those tests alone
+set -euo pipefail
+cd "$(dirname "$0")/.."
+EXTRAS="[test]"
+source launch/setup.sh
+
+# tests use no network, no GPU and one thread a process
+export HF_HUB_OFFLINE=1 HF_DATASETS_OFFLINE=1 CUDA_VISIBLE_DEVICES= DS_ACCELERATOR=cpu OMP_NUM_THREADS=1
+
+echo "format";           ruff format --check .
+echo "lint";             ruff check .
+echo "import contracts"; lint-imports
+echo "types";            mypy
+echo "tests";            pytest --numprocesses "$(nproc)" --dist worksteal "$@"
