@@ -13,6 +13,7 @@ from megatron_mep.checkpoint.files import LATEST, find, write_atomically
 from megatron_mep.checkpoint.load import load_training_state
 from megatron_mep.checkpoint.resume import check_continues, check_corpus
 from megatron_mep.checkpoint.save import RUN_FILE, save_checkpoint
+from megatron_mep.checkpoint.state import Sharded, template_of
 from megatron_mep.config.errors import ConfigError
 from megatron_mep.data.batches import TrainingBatches
 from megatron_mep.data.held_out import HeldOut
@@ -63,8 +64,9 @@ def _train(run: RunConfig, corpus: Manifest, groups: Groups) -> float:
     writes = groups.rank == 0
     model = build_model(run.model, run.parallel, run.training, corpus.vocab_size, run.seed)
     told = in_force(model)
+    template = template_of(model)
     engine = build_engine(model, run.training, groups)
-    done_steps = _resumed_step(run, corpus, engine, groups)
+    done_steps = _resumed_step(run, corpus, engine, template, groups)
     scheduler = build_scheduler(engine.optimizer, run.training)
     scheduler.step(done_steps)
     samples = run.training.steps * run.training.global_batch_size
@@ -91,7 +93,7 @@ def _train(run: RunConfig, corpus: Manifest, groups: Groups) -> float:
             is_validation_due=partial(_is_due, run.validation.interval, run.training.steps),
             validate=_validation(run, corpus, engine.module, groups),
             is_save_due=partial(_is_due, run.checkpoint.interval or run.training.steps, run.training.steps),
-            save=partial(_save, run, corpus, engine, groups),
+            save=partial(_save, run, corpus, engine, template, groups),
             encoding_metrics=lambda: encoding_metrics(weights, groups),
         ),
         done_steps,
@@ -103,21 +105,23 @@ def _train(run: RunConfig, corpus: Manifest, groups: Groups) -> float:
     return loss
 
 
-def _resumed_step(run: RunConfig, corpus: Manifest, engine: "DeepSpeedEngine", groups: Groups) -> int:
+def _resumed_step(run: RunConfig, corpus: Manifest, engine: "DeepSpeedEngine", template: Sharded, groups: Groups) -> int:
     """Steps done by the checkpoint that the run goes on from; 0 where there is none."""
     root = _checkpoints(run)
     if not (root / LATEST).is_file():
         return 0
     folder = find(root)
     check_continues(folder / RUN_FILE, run.model_dump(mode="json"))
-    reached = load_training_state(folder, engine, groups)
+    reached = load_training_state(folder, engine, template, groups)
     check_corpus(reached, corpus.fingerprint, folder)
     return reached.step
 
 
-def _save(run: RunConfig, corpus: Manifest, engine: "DeepSpeedEngine", groups: Groups, step: int) -> None:
+def _save(
+    run: RunConfig, corpus: Manifest, engine: "DeepSpeedEngine", template: Sharded, groups: Groups, step: int
+) -> None:
     reached = reached_after(step, run, corpus, groups)
-    save_checkpoint(_checkpoints(run), engine, reached, run.yaml(), run.checkpoint.keep, groups)
+    save_checkpoint(_checkpoints(run), engine, template, reached, run.yaml(), run.checkpoint.keep, groups)
 
 
 def _checkpoints(run: RunConfig) -> Path:

@@ -1,14 +1,15 @@
-"""What must hold between the keys of a run: each rule names the keys it reads and says what to do where it is broken."""
+"""What must hold between the keys of a run: each rule names the keys it reads, and what to do where it is broken."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
 
 from megatron_mep.config.errors import ConfigError, Mistake
 from megatron_mep.encodings.base import Rotation
-from megatron_mep.training.config import WarmupStableDecay
+from megatron_mep.encodings.rope import Rope
+from megatron_mep.training.config import Decaying, WarmupStableDecay
 
 if TYPE_CHECKING:
     from megatron_mep.run import RunConfig
@@ -27,7 +28,7 @@ class Rule:
 def _heads_divide_the_width(run: "RunConfig") -> Iterator[Mistake]:
     model = run.model
     if model.hidden_size % model.num_attention_heads:
-        nearest = _nearest_divisor(model.hidden_size, model.num_attention_heads)
+        nearest = _nearest(model.num_attention_heads, _divisors(model.hidden_size))
         yield Mistake("model.num_attention_heads", model.num_attention_heads,
                       f"must divide model.hidden_size={model.hidden_size}", f"try {nearest} heads")  # fmt: skip
 
@@ -35,20 +36,19 @@ def _heads_divide_the_width(run: "RunConfig") -> Iterator[Mistake]:
 def _groups_divide_the_heads(run: "RunConfig") -> Iterator[Mistake]:
     model = run.model
     if model.num_attention_heads % model.groups:
-        nearest = _nearest_divisor(model.num_attention_heads, model.groups)
+        fitting = _divisors(model.num_attention_heads)
         yield Mistake("model.num_query_groups", model.groups,
-                      f"must divide model.num_attention_heads={model.num_attention_heads}", f"try {nearest}")  # fmt: skip
+                      f"must divide model.num_attention_heads={model.num_attention_heads}",
+                      f"try {_nearest(model.groups, fitting)}")  # fmt: skip
 
 
 def _tensor_ranks_divide_the_heads(run: "RunConfig") -> Iterator[Mistake]:
     heads, groups, tensor = run.model.num_attention_heads, run.model.groups, run.parallel.tensor
-    if heads % tensor:
-        yield Mistake("parallel.tensor", tensor, f"must divide model.num_attention_heads={heads}",
-                      f"try {_nearest_divisor(heads, tensor)}")  # fmt: skip
-    elif groups % tensor and tensor % groups:
-        yield Mistake("parallel.tensor", tensor,
-                      f"must divide model.num_query_groups={groups}, or be a multiple of it",
-                      f"try {_nearest_divisor(groups, tensor)}")  # fmt: skip
+    fitting = [size for size in _divisors(heads) if groups % size == 0 or size % groups == 0]
+    if tensor not in fitting:
+        rule = (f"must divide model.num_attention_heads={heads}" if heads % tensor
+                else f"must divide model.num_query_groups={groups}, or be a multiple of it")  # fmt: skip
+        yield Mistake("parallel.tensor", tensor, rule, f"try {_nearest(tensor, fitting)}")
 
 
 def _tensor_ranks_divide_the_feed_forward(run: "RunConfig") -> Iterator[Mistake]:
@@ -69,16 +69,29 @@ def _micro_batches_fill_the_global_batch(run: "RunConfig") -> Iterator[Mistake]:
     micro, whole = run.training.micro_batch_size, run.training.global_batch_size
     if whole % micro:
         yield Mistake("training.global_batch_size", whole,
-                      f"must be a multiple of training.micro_batch_size={micro}", f"try {-(-whole // micro) * micro}")  # fmt: skip
+                      f"must be a multiple of training.micro_batch_size={micro}",
+                      f"try {-(-whole // micro) * micro}")  # fmt: skip
 
 
 def _schedule_fits_the_steps(run: "RunConfig") -> Iterator[Mistake]:
     schedule, steps = run.training.schedule, run.training.steps
     decay = schedule.decay_steps if isinstance(schedule, WarmupStableDecay) else 0
-    if schedule.warmup_steps + decay > steps:
+    if decay > steps:
+        yield Mistake("training.schedule.decay_steps", decay, f"must not exceed training.steps={steps}",
+                      f"set it to at most {steps}")  # fmt: skip
+    elif schedule.warmup_steps + decay > steps:
+        beside = f" less the {decay} steps of the decay" if decay else ""
         yield Mistake("training.schedule.warmup_steps", schedule.warmup_steps,
-                      f"must leave training.steps={steps} room for warm-up and decay ({decay} steps)",
-                      f"set it to at most {max(steps - decay, 0)}")  # fmt: skip
+                      f"must not exceed training.steps={steps}{beside}",
+                      f"set it to at most {steps - decay}")  # fmt: skip
+
+
+def _schedule_falls(run: "RunConfig") -> Iterator[Mistake]:
+    schedule, highest = run.training.schedule, run.training.optimizer.learning_rate
+    if isinstance(schedule, Decaying) and schedule.min_learning_rate > highest:
+        yield Mistake("training.schedule.min_learning_rate", schedule.min_learning_rate,
+                      f"must not exceed training.optimizer.learning_rate={highest}",
+                      f"set it to {highest / 10:g}, a tenth of it")  # fmt: skip
 
 
 def _encoding_fits_the_heads(run: "RunConfig") -> Iterator[Mistake]:
@@ -86,15 +99,23 @@ def _encoding_fits_the_heads(run: "RunConfig") -> Iterator[Mistake]:
     try:
         model.encoding.weights(model.num_attention_heads, torch.Generator())
     except ConfigError as error:
-        yield from (replace(mistake, key=f"model.encoding.{mistake.key}") for mistake in error.mistakes)
+        yield from (mistake.under("model.encoding") for mistake in error.mistakes)
 
 
 def _rotations_turn_pairs(run: "RunConfig") -> Iterator[Mistake]:
     model = run.model
-    if isinstance(model.encoding, Rotation) and model.head_size % 2:
-        yield Mistake("model.encoding.name", model.encoding.name,
-                      f"turns pairs of dimensions, and a head has {model.head_size} of them",
-                      "choose hidden_size and num_attention_heads whose quotient is even")  # fmt: skip
+    pairs, odd = divmod(model.head_size, 2)
+    if not isinstance(model.encoding, Rotation) or model.hidden_size % model.num_attention_heads:
+        return
+    if odd:
+        yield Mistake("model.hidden_size", model.hidden_size,
+                      f"must give each of the {model.num_attention_heads} heads an even size, of which "
+                      f"{model.encoding.name} turns pairs, not {model.head_size}",
+                      f"try {2 * (pairs + 1) * model.num_attention_heads}")  # fmt: skip
+    elif isinstance(model.encoding, Rope) and not model.encoding.turning_pairs(model.head_size):
+        yield Mistake("model.encoding.fraction", model.encoding.fraction,
+                      f"must turn at least one of the {pairs} pairs of a head's dimensions",
+                      f"set it to {1 / pairs:.2g} or more, or model.encoding.name to nope")  # fmt: skip
 
 
 def _bf16_has_master_weights(run: "RunConfig") -> Iterator[Mistake]:
@@ -104,9 +125,14 @@ def _bf16_has_master_weights(run: "RunConfig") -> Iterator[Mistake]:
 
 
 def _evaluation_fits_the_training_length(run: "RunConfig") -> Iterator[Mistake]:
+    length = run.training.seq_length
+    if length == 1:
+        yield Mistake("training.seq_length", length, "must leave a token something to look back at",
+                      "set it to 2 or more")  # fmt: skip
+        return
     for section in (run.evaluation.resolved, run.validation.tokens_for):
         try:
-            section(run.training.seq_length)
+            section(length)
         except ConfigError as error:
             yield from error.mistakes
 
@@ -114,7 +140,8 @@ def _evaluation_fits_the_training_length(run: "RunConfig") -> Iterator[Mistake]:
 def _zero_3_keeps_one_type(run: "RunConfig") -> Iterator[Mistake]:
     training, encoding = run.training, run.model.encoding
     if training.zero_stage == 3 and training.precision == "bf16" and encoding.learned:
-        yield Mistake("training.zero_stage", 3, "cannot hold the fp32 weights that the encoding learns beside bf16 ones",
+        yield Mistake("training.zero_stage", 3,
+                      "cannot hold the fp32 weights that the encoding learns beside bf16 ones",
                       "set training.zero_stage to 2, or training.precision to fp32")  # fmt: skip
 
 
@@ -127,6 +154,7 @@ RULES = (
     Rule(("training.seq_length", "parallel.tensor", "parallel.sequence"), _sequence_parallel_splits_the_sequence),
     Rule(("training.micro_batch_size", "training.global_batch_size"), _micro_batches_fill_the_global_batch),
     Rule(("training.schedule", "training.steps"), _schedule_fits_the_steps),
+    Rule(("training.schedule", "training.optimizer.learning_rate"), _schedule_falls),
     Rule(("model.encoding", "model.num_attention_heads"), _encoding_fits_the_heads),
     Rule(("model.encoding", "model.hidden_size", "model.num_attention_heads"), _rotations_turn_pairs),
     Rule(("evaluation", "validation", "training.seq_length"), _evaluation_fits_the_training_length),
@@ -147,11 +175,11 @@ def broken_rules(run: "RunConfig", wrong_keys: tuple[str, ...] = ()) -> list[Mis
 
 def batches_fit(run: "RunConfig", world_size: int) -> list[Mistake]:
     """The mistakes between a run and the number of ranks it was started on."""
-    tensor, training = run.parallel.tensor, run.training
-    if world_size % tensor:
-        return [Mistake("parallel.tensor", tensor, f"must divide the world size {world_size}",
-                        f"start a multiple of {tensor} ranks")]  # fmt: skip
-    data = world_size // tensor
+    training = run.training
+    try:
+        data = run.parallel.data(world_size)
+    except ConfigError as error:
+        return list(error.mistakes)
     if training.global_batch_size % (training.micro_batch_size * data):
         step = training.micro_batch_size * data
         return [Mistake("training.global_batch_size", training.global_batch_size,
@@ -165,5 +193,9 @@ def _overlap(key: str, wrong: str) -> bool:
     return key == wrong or wrong.startswith((f"{key}.", f"{key}[")) or key.startswith(f"{wrong}.")
 
 
-def _nearest_divisor(whole: int, wanted: int) -> int:
-    return min((n for n in range(1, whole + 1) if whole % n == 0), key=lambda n: (abs(n - wanted), n))
+def _divisors(whole: int) -> list[int]:
+    return [size for size in range(1, whole + 1) if whole % size == 0]
+
+
+def _nearest(wanted: int, fitting: list[int]) -> int:
+    return min(fitting, key=lambda size: (abs(size - wanted), size))

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from megatron_mep.checkpoint.files import verify
 from megatron_mep.checkpoint.progress import Progress, read_progress
-from megatron_mep.checkpoint.state import restore_generators, sharded_generators, sharded_moment, sharded_weights
+from megatron_mep.checkpoint.state import Sharded, moment, restore_generators, sharded_generators, template_of, weights
 from megatron_mep.checkpoint.zero_state import MOMENTS, restore_moment, restore_step, restore_weight
 from megatron_mep.config.errors import CheckpointError, Mistake
 from megatron_mep.parallel.groups import Groups
@@ -25,12 +25,14 @@ if TYPE_CHECKING:
 def load_weights(folder: Path, model: nn.Module) -> None:
     """The checkpoint's weights into a model that is not under ZeRO, each cast to the type that it has there."""
     _verified_once(folder)
-    loaded = _load({"model": sharded_weights(model)}, folder)
+    loaded = _load({"model": template_of(model)}, folder)
     model.load_state_dict(loaded["model"], strict=False)
 
 
-def load_training_state(folder: Path, engine: "DeepSpeedEngine", groups: Groups) -> Progress:
+def load_training_state(folder: Path, engine: "DeepSpeedEngine", template: Sharded, groups: Groups) -> Progress:
     """Everything of the checkpoint into a fresh engine, so that training goes on as if it had not stopped.
+
+    `template` says where each weight belongs: `template_of` the model before it came under ZeRO.
 
     The states of random generators are taken up at the layout they were written at; at another there is nothing that
     they would continue, and the generators stay as the run's seed left them.
@@ -40,16 +42,16 @@ def load_training_state(folder: Path, engine: "DeepSpeedEngine", groups: Groups)
     same_layout = (progress.tensor_size, progress.data_size) == (groups.tensor_size, groups.data_size)
     model = engine.module
     state: dict[str, Any] = {
-        "model": sharded_weights(model, _empty),
-        **{name: sharded_moment(model, name, _empty) for name in MOMENTS},
+        "model": weights(template, _empty),
+        **{name: moment(template, name, _empty) for name in MOMENTS},
     }
     if same_layout:
         state["generators"] = sharded_generators(groups)
     loaded = _load(state, folder)
     for name, parameter in model.named_parameters():
         restore_weight(parameter, loaded["model"].pop(name), engine)
-        for moment in MOMENTS:
-            restore_moment(parameter, moment, loaded[moment].pop(name), engine)
+        for kind in MOMENTS:
+            restore_moment(parameter, kind, loaded[kind].pop(name), engine)
     model.load_state_dict(loaded["model"], strict=False)
     restore_step(engine, progress.step)
     if same_layout:

@@ -16,23 +16,31 @@ from torch import Tensor, nn
 from megatron_mep.parallel.groups import Groups
 
 Sharded = dict[str, Any]
+ValueOf = Callable[[nn.Parameter], Tensor]
+"""The tensor of a parameter's whole shape on this rank that is stored, or loaded into."""
 
 
-def sharded_weights(model: nn.Module, value_of: Callable[[nn.Parameter], Tensor] | None = None) -> Sharded:
-    """Every weight and constant of the model by name, each as a piece of a global tensor.
+def template_of(model: nn.Module) -> Sharded:
+    """Where each weight and constant of the model belongs, by name; to be taken before ZeRO parts the weights.
 
-    `value_of` gives the tensor stored for (or loaded into the place of) a parameter; the parameter itself if absent.
+    An entry's data is the `nn.Parameter` itself, or a constant.
     """
     entries = model.sharded_state_dict()  # type: ignore[operator]
-    return {name: _with_value(entry, value_of) for name, entry in entries.items() if _is_stored(entry)}
+    # what is left out are TransformerEngine's extra states, which our layers do not have
+    return {name: entry for name, entry in entries.items() if isinstance(entry, ShardedTensor | ShardedTensorFactory)}
 
 
-def sharded_moment(model: nn.Module, name: str, value_of: Callable[[nn.Parameter], Tensor]) -> Sharded:
-    """One moment of every trained weight, sharded like the weight."""
+def weights(template: Sharded, value_of: ValueOf) -> Sharded:
+    """The template with `value_of` each parameter in its place, to store or to load into; constants as they are."""
+    return {name: _with_value(entry, value_of) for name, entry in template.items()}
+
+
+def moment(template: Sharded, name: str, value_of: ValueOf) -> Sharded:
+    """One moment of every parameter, sharded like the parameter."""
     return {
         key: make_sharded_optimizer_tensor(entry, value_of(entry.data), prefix=f"optimizer.{name}")
-        for key, entry in model.sharded_state_dict().items()  # type: ignore[operator]
-        if _is_stored(entry) and isinstance(entry.data, nn.Parameter)
+        for key, entry in template.items()
+        if isinstance(entry.data, nn.Parameter)
     }
 
 
@@ -63,13 +71,8 @@ def restore_generators(states: dict[str, Any]) -> None:
     tensor_parallel.get_cuda_rng_tracker().set_states(states["tensor_parallel"])
 
 
-def _is_stored(entry: object) -> bool:
-    """Leaves out TransformerEngine's extra states, which our layers do not have."""
-    return isinstance(entry, ShardedTensor | ShardedTensorFactory)
-
-
-def _with_value(entry: Any, value_of: Callable[[nn.Parameter], Tensor] | None) -> Any:
-    if value_of is None or not isinstance(entry.data, nn.Parameter):
+def _with_value(entry: Any, value_of: ValueOf) -> Any:
+    if not isinstance(entry.data, nn.Parameter):
         return entry
     value = value_of(entry.data)
     return replace(entry, data=value, **({"dtype": value.dtype} if isinstance(entry, ShardedTensor) else {}))

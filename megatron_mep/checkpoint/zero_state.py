@@ -4,6 +4,7 @@ Every function that takes a weight is collective over the data-parallel ranks: a
 the same order.
 """
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import torch
@@ -21,6 +22,21 @@ if TYPE_CHECKING:
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
 """AdamW's running mean and mean square of the gradient."""
+
+
+def create_moments(engine: "DeepSpeedEngine") -> None:
+    """Gives every partition its moments, at zero, ahead of the first step; not collective.
+
+    AdamW creates them in its first step. ZeRO 1 and 2 look for them as soon as the first parameter group has taken
+    its step, and never find those of the other groups; and a checkpoint is loaded before any step.
+    """
+    states = _basic_optimizer(engine).state
+    for partition in _partitions(engine):
+        if not states[partition]:
+            states[partition]["step"] = torch.tensor(0.0)
+            states[partition].update({name: torch.zeros_like(partition) for name in MOMENTS})
+    if engine.zero_optimization() and not engine.zero_optimization_partition_weights():
+        engine.optimizer._lazy_init_hp_params_optimizer_state()
 
 
 def master_of(parameter: nn.Parameter) -> Tensor:
@@ -61,3 +77,12 @@ def restore_step(engine: "DeepSpeedEngine", step: int) -> None:
 def _basic_optimizer(engine: "DeepSpeedEngine") -> torch.optim.Optimizer:
     """torch's optimizer, below ZeRO's where there is one."""
     return engine.optimizer.optimizer if engine.zero_optimization() else engine.optimizer
+
+
+def _partitions(engine: "DeepSpeedEngine") -> Iterator[Tensor]:
+    """The tensors that torch's optimizer updates on this rank."""
+    if engine.zero_optimization_partition_weights():
+        yield from engine.optimizer.fp32_partitioned_groups_flat
+        return
+    for group in _basic_optimizer(engine).param_groups:
+        yield from group["params"]

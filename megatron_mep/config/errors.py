@@ -1,7 +1,7 @@
 """What a user is told when a run cannot go on: the key, the value, the rule and the remedy of every mistake."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True)
@@ -16,6 +16,10 @@ class Mistake:
     """What must hold, as a whole clause: `must divide model.num_attention_heads=12`."""
     remedy: str
     """What to do about it, as an imperative: `set parallel.tensor to 1, 2, 3, 4, 6 or 12`."""
+
+    def under(self, section: str) -> "Mistake":
+        """The same mistake, told by one who knows in which section its key stands."""
+        return replace(self, key=f"{section}.{self.key}")
 
     def __str__(self) -> str:
         stands = "" if self.value is None else f" = {self.value!r}"

@@ -1,115 +1,90 @@
 """What pydantic found wrong, in the project's words: the key as the user wrote it, the rule, and what to do."""
 
-from collections.abc import Iterator, Sequence
-from difflib import get_close_matches
-from typing import Any, get_args
+from collections.abc import Iterator
+from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
 from megatron_mep.config.errors import Mistake
-
-Location = Sequence[int | str]
-Tree = dict[str, Any]
+from megatron_mep.config.misspelt import did_you_mean, misspellings, read_as_meant
+from megatron_mep.config.place import Place, Tree, place_of
+from megatron_mep.config.union import choices
 
 
 def explain(error: ValidationError, section: type[BaseModel], tree: Tree) -> list[Mistake]:
-    """Every mistake of the tree, each told once."""
+    """Every mistake of the tree, each told once; what stands under a misspelt key is checked as it was meant."""
+    misspelt = misspellings(error, section, tree)
+    if not misspelt:
+        return [_mistake(details, section, tree) for details in _innermost(error)]
+    told = [_unknown_key(one.place, one.value) for one in misspelt]
+    meant = read_as_meant(tree, misspelt)
+    try:
+        section.model_validate(meant)
+    except ValidationError as rest:
+        return told + explain(rest, section, meant)
+    return told
+
+
+def _innermost(error: ValidationError) -> Iterator[Any]:
+    """The errors without those of a list or section that is only wrong because a part of it is."""
     found = error.errors(include_url=False)
-    meant = {
-        (*details["loc"][:-1], misspelt(details["loc"], section))
-        for details in found
-        if details["type"] == "extra_forbidden"
-    }
-    # a misspelt required key is both unknown and missing: that is one mistake
-    told = [details for details in found if not (details["type"] == "missing" and tuple(details["loc"]) in meant)]
-    return [_mistake(details, section, tree) for details in told]
-
-
-def did_you_mean(word: str, known: Sequence[str]) -> str:
-    """`did you mean 'x'?`, or all that is known where nothing is alike."""
-    alike = _alike(word, known)
-    return f"did you mean {alike[0]!r}?" if alike else f"use one of {', '.join(known)}"
-
-
-def misspelt(location: Location, section: type[BaseModel]) -> str | None:
-    """The key that an unknown one at `location` was probably meant to be."""
-    return next(iter(_alike(str(location[-1]), _keys_at(section, location))), None)
-
-
-def written(location: Location, tree: Any) -> list[int | str]:
-    """The location as the user wrote it: pydantic also names the union's member, which no file contains."""
-    path: list[int | str] = []
-    for depth, part in enumerate(location):
-        inside = part in tree if isinstance(tree, dict) else isinstance(tree, list | tuple) and isinstance(part, int)
-        if inside or isinstance(part, int) or depth == len(location) - 1:
-            path.append(part)
-            tree = tree[part] if inside else None
-    return path
-
-
-def models_at(section: type[BaseModel], location: Location) -> list[type[BaseModel]]:
-    """The sections that may stand where the last part of the location is a key."""
-    models = [section]
-    for part in location[:-1]:
-        if isinstance(part, int):
-            continue
-        holding = [model for model in models if part in model.model_fields]
-        if holding:
-            models = [found for model in holding for found in _models_in(model.model_fields[part].annotation)]
-        else:
-            models = [model for model in models if part in _tags(model)] or models
-    return models
+    for details in found:
+        location = details["loc"]
+        if not any(other["loc"][: len(location)] == location and len(other["loc"]) > len(location) for other in found):
+            yield details
 
 
 def _mistake(details: Any, section: type[BaseModel], tree: Tree) -> Mistake:
-    location, kind, context = details["loc"], details["type"], details.get("ctx", {})
-    key = _key(location, tree)
-    value = details["input"]
+    place, kind, context = place_of(details["loc"], section, tree), details["type"], details.get("ctx", {})
+    key, value = place.key, details["input"]
     if kind == "missing":
-        return Mistake(key, None, "is required", f"state it{_about(section, location)}")
+        return Mistake(key, None, "is required", f"state it{_about(place)}")
     if kind == "extra_forbidden":
-        return Mistake(key, value, "is not a known key", did_you_mean(str(location[-1]), _keys_at(section, location)))
+        return _unknown_key(place, value)
     if kind == "union_tag_invalid":
-        known = [tag.strip(" '") for tag in context["expected_tags"].split(",")]
-        remedy = did_you_mean(context["tag"], [tag for tag in known if tag != "own"])
-        return Mistake(key, context["tag"], "is not a known choice", remedy)
-    if kind == "union_tag_not_found":
-        return Mistake(key, value, "must say which one it is", "state its `name` or `kind`")
+        return Mistake(f"{key}.{_chooser(place)}", context["tag"], "is not a known choice",
+                       did_you_mean(context["tag"], _listed(context["expected_tags"])))  # fmt: skip
+    if kind == "union_tag_not_found" and isinstance(value, dict):
+        return Mistake(f"{key}.{_chooser(place)}", None, "is required", f"state one of {', '.join(_tags(place))}")
+    if kind in ("union_tag_not_found", "model_type"):
+        return Mistake(key, value, "must hold keys and values", _spelt_out(place))
     if kind == "literal_error":
-        known = [choice.strip(" '") for choice in context["expected"].replace(" or ", ", ").split(",")]
-        return Mistake(key, value, "is not a known choice", did_you_mean(str(value), known))
-    rule = details["msg"].removeprefix("Value error, ").removeprefix("Input ")
-    return Mistake(key, value, rule[:1].lower() + rule[1:], f"correct it{_about(section, location)}")
+        return Mistake(key, value, "is not a known choice", did_you_mean(str(value), _listed(context["expected"])))
+    rule, _, remedy = details["msg"].removeprefix("Value error, ").removeprefix("Input ").partition("; ")
+    return Mistake(key, value, _clause(rule), remedy or f"correct it{_about(place)}")
 
 
-def _about(section: type[BaseModel], location: Location) -> str:
+def _unknown_key(place: Place, value: Any) -> Mistake:
+    stands = None if isinstance(value, dict | list) else value
+    return Mistake(place.key, stands, "is not a known key", did_you_mean(str(place.path[-1]), place.known_keys))
+
+
+def _about(place: Place) -> str:
     """The documentation of the key, where it has one."""
-    name = str(location[-1])
-    for model in models_at(section, location):
-        if name in model.model_fields and model.model_fields[name].description:
-            return f" ({' '.join(str(model.model_fields[name].description).split())})"
-    return ""
+    fields = [holder.model_fields.get(place.last_key) for holder in place.holders]
+    texts = [field.description for field in fields if field is not None and field.description]
+    return f" ({' '.join(texts[0].split())})" if texts else ""
 
 
-def _key(location: Location, tree: Tree) -> str:
-    """The location as a dotted key."""
-    return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in written(location, tree)).lstrip(".")
+def _spelt_out(place: Place) -> str:
+    """How a section is written, for one who wrote a value in its stead."""
+    key = _chooser(place) or place.keys[0]
+    return f"write {place.key}.{key}=..., or {key} under {place.key} in the file"
 
 
-def _keys_at(section: type[BaseModel], location: Location) -> list[str]:
-    return [name for model in models_at(section, location) for name in model.model_fields]
+def _chooser(place: Place) -> str | None:
+    return next((chooser for member in place.sections for chooser in choices(member)), None)
 
 
-def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        yield annotation
-    for inner in get_args(annotation):
-        yield from _models_in(inner)
+def _tags(place: Place) -> list[str]:
+    return [tag for member in place.sections for tags in choices(member).values() for tag in tags]
 
 
-def _tags(model: type[BaseModel]) -> set[str]:
-    return {str(choice) for field in model.model_fields.values() for choice in get_args(field.annotation)}
+def _listed(alternatives: str) -> list[str]:
+    """pydantic's `'a', 'b' or 'c'` as a list."""
+    return [one.strip(" '") for one in alternatives.replace(" or ", ", ").split(",")]
 
 
-def _alike(word: str, known: Sequence[str]) -> list[str]:
-    return get_close_matches(word, known, n=1, cutoff=0.6)
+def _clause(rule: str) -> str:
+    """pydantic's `Should be so` as a rule: `must be so`."""
+    return (rule[:1].lower() + rule[1:]).replace("should", "must", 1)

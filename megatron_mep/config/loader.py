@@ -1,8 +1,9 @@
 """A run file and overrides -> one tree -> a validated section, with every mistake told at once."""
 
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Iterable
+from functools import reduce
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import yaml
 from pydantic import ValidationError
@@ -10,12 +11,10 @@ from pydantic import ValidationError
 from megatron_mep.config.base import Config
 from megatron_mep.config.errors import ConfigError, Mistake
 from megatron_mep.config.explain import explain
+from megatron_mep.config.place import Tree
+from megatron_mep.config.union import other_member
 
-Tree = dict[str, Any]
 Section = TypeVar("Section", bound=Config)
-
-CHOOSERS = ("name", "kind", "kernel")
-"""The keys that choose a member of a union: where one changes, the options beside it belong to the old member."""
 
 
 def load(section: type[Section], file: Path, overrides: Iterable[str] = ()) -> Section:
@@ -38,19 +37,28 @@ def load_tree(file: Path, overrides: Iterable[str] = ()) -> Tree:
 
 def apply_overrides(tree: Tree, overrides: Iterable[str]) -> Tree:
     """The tree with each `a.b=c` merged over it, later ones winning; values are read as YAML."""
+    trees: list[Tree] = []
+    mistakes: list[Mistake] = []
     for override in overrides:
-        tree = merge(tree, _tree_of(override))
-    return tree
+        try:
+            trees.append(_tree_of(override))
+        except ConfigError as error:
+            mistakes += error.mistakes
+    if mistakes:
+        raise ConfigError(mistakes)
+    # first among themselves: an option survives the choice of its union's member, whichever is stated first
+    return merge(tree, reduce(merge, trees, {}))
 
 
 def merge(below: Tree, above: Tree) -> Tree:
     """`above` over `below`, key by key; lists are replaced whole, and so is a section whose union member changes."""
-    if any(key in above and key in below and above[key] != below[key] for key in CHOOSERS):
-        return above
     merged = dict(below)
     for key, value in above.items():
-        both = isinstance(value, dict) and isinstance(below.get(key), dict)
-        merged[key] = merge(below[key], value) if both else value
+        old = below.get(key)
+        if isinstance(old, dict) and isinstance(value, dict) and not other_member(old, value):
+            merged[key] = merge(old, value)
+        else:
+            merged[key] = value
     return merged
 
 
@@ -69,7 +77,7 @@ def _read(file: Path, extended_by: tuple[Path, ...]) -> Tree:
 
 def _parse(file: Path) -> Tree:
     try:
-        tree = yaml.load(file.read_text(encoding="utf-8"), _UniqueKeys)  # noqa: S506 (a subclass of the safe loader)
+        tree = yaml.load(file.read_text(encoding="utf-8"), _UniqueKeys)
     except FileNotFoundError:
         raise ConfigError(Mistake(str(file), None, "is not there", "check the path")) from None
     except (OSError, UnicodeDecodeError) as error:
@@ -87,8 +95,11 @@ def _tree_of(override: str) -> Tree:
     parts = key.strip().split(".")
     if not equals or not all(parts):
         raise ConfigError(Mistake(override, None, "is not an override", "write key.sub=value, without spaces around ="))
+    if "[" in key:
+        whole = key[: key.index("[")]
+        raise ConfigError(Mistake(override, None, "names an item of a list", f"state the whole list, {whole}=[...]"))
     try:
-        value = yaml.load(text, _UniqueKeys)  # noqa: S506 (a subclass of the safe loader)
+        value = yaml.load(text, _UniqueKeys)
     except yaml.YAMLError:
         raise ConfigError(Mistake(key, text, "is not a YAML value", "quote it")) from None
     for part in reversed(parts):
@@ -99,14 +110,12 @@ def _tree_of(override: str) -> Tree:
 class _UniqueKeys(yaml.SafeLoader):
     """YAML that refuses a key stated twice, of which the standard loader keeps the last in silence."""
 
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> Mapping[Hashable, Any]:
+    def compose_mapping_node(self, anchor: str | None) -> yaml.MappingNode:
         """A mapping, or a `YAMLError` naming the key that stands twice."""
+        node = super().compose_mapping_node(anchor)
         seen = set()
-        for key_node, _ in node.value:
-            key = self.construct_object(key_node, deep=True)
-            if key in seen:
-                raise yaml.constructor.ConstructorError(
-                    None, None, f"the key {key!r} stands twice", key_node.start_mark
-                )
-            seen.add(key)
-        return super().construct_mapping(node, deep)
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode) and key.value in seen:
+                raise yaml.composer.ComposerError(None, None, f"the key {key.value!r} stands twice", key.start_mark)
+            seen.add(key.value if isinstance(key, yaml.ScalarNode) else None)
+        return node

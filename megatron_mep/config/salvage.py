@@ -1,17 +1,18 @@
 """What can still be read of a tree with mistakes, so that rules between keys are checked in the same breath."""
 
-from collections.abc import Sequence
 from copy import deepcopy
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, ValidationError, create_model
+from pydantic.fields import FieldInfo
 
-from megatron_mep.config.explain import Location, Tree, misspelt, models_at, written
+from megatron_mep.config.misspelt import misspellings, read_as_meant
+from megatron_mep.config.place import Place, Tree, place_of, value_at
 
 Section = TypeVar("Section", bound=BaseModel)
 
-ROUNDS = 4
-"""Removing a wrong value can leave a required key missing, and filling that in can open a nested section."""
+ROUNDS = 10
+"""A repair can bring the next to light: a wrong value gone leaves its key missing, a section filled in needs keys."""
 
 
 def salvage(section: type[Section], tree: Tree) -> Section | None:
@@ -24,41 +25,51 @@ def salvage(section: type[Section], tree: Tree) -> Section | None:
         try:
             return section.model_validate(tree)
         except ValidationError as error:
-            for details in error.errors(include_url=False):
-                _put_aside(details["type"], details["loc"], section, tree)
+            tree = _repaired(error, section, tree)
     return None
 
 
-def _put_aside(kind: str, location: Location, section: type[BaseModel], tree: Tree) -> None:
-    path = written(location, tree)
-    holder = _at(tree, path[:-1])
-    if not path or not isinstance(holder, dict | list):
-        return
-    if kind == "missing" and isinstance(holder, dict):
-        holder.setdefault(path[-1], _filler(section, location))
-    elif kind == "extra_forbidden" and isinstance(holder, dict):
-        meant = misspelt(location, section)
-        value = holder.pop(path[-1], None)
-        if meant is not None:
-            holder.setdefault(meant, value)
-    else:
-        del holder[path[-1]]  # type: ignore[arg-type]
-
-
-def _filler(section: type[BaseModel], location: Location) -> Any:
-    """A value of a required key's type, that no rule will read."""
-    for model in models_at(section, location):
-        field = model.model_fields.get(str(location[-1]))
-        if field is not None:
-            kind = field.annotation
-            return {} if isinstance(kind, type) and issubclass(kind, BaseModel) else "1" if kind is str else 1
-    return 1
-
-
-def _at(tree: Any, path: Sequence[int | str]) -> Any:
-    for part in path:
-        known = part in tree if isinstance(tree, dict) else isinstance(part, int) and part < len(tree)
-        if not known:
-            return None
-        tree = tree[part]
+def _repaired(error: ValidationError, section: type[BaseModel], tree: Tree) -> Tree:
+    misspelt = misspellings(error, section, tree)
+    if misspelt:
+        return read_as_meant(tree, misspelt)
+    # from the last to the first: a part of a list that is put aside moves those behind it
+    for details in reversed(error.errors(include_url=False)):
+        place = place_of(details["loc"], section, tree)
+        if details["type"] == "missing":
+            _fill(place, tree)
+        else:
+            _put_aside(place, tree)
     return tree
+
+
+def _fill(place: Place, tree: Tree) -> None:
+    holder = value_at(tree, place.path[:-1])
+    if isinstance(holder, dict):
+        holder.setdefault(place.path[-1], _filler(place))
+
+
+def _put_aside(place: Place, tree: Tree) -> None:
+    *above, last = place.path or ("",)
+    holder = value_at(tree, above)
+    if isinstance(holder, dict):
+        holder.pop(last, None)
+    elif isinstance(holder, list) and isinstance(last, int):
+        del holder[last : last + 1]
+
+
+def _filler(place: Place) -> Any:
+    """A value that a required key accepts, and that no rule will read."""
+    if place.sections:
+        return {}
+    field = place.holders[0].model_fields[str(place.path[-1])]
+    return next((value for value in (*get_args(field.annotation), 1, "x", ["x"], [1]) if _accepts(field, value)), None)
+
+
+def _accepts(field: FieldInfo, value: Any) -> bool:
+    kind: Any = field.annotation
+    try:
+        create_model("Filled", value=(kind, field)).model_validate({"value": value})
+    except ValidationError:
+        return False
+    return True

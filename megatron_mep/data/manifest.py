@@ -69,7 +69,7 @@ class Manifest(Config):
 
     @cached_property
     def fingerprint(self) -> str:
-        """One name for this content: equal corpora have equal ones, wherever they lie."""
+        """One name for this content, which stays when the folder is moved."""
         return hashlib.sha256(self.model_dump_json(exclude={"versions"}).encode()).hexdigest()
 
     @classmethod
@@ -96,20 +96,20 @@ class Manifest(Config):
 
     def refuse_other(self, data: DataConfig, seed: int, file_sizes: dict[str, int]) -> None:
         """Raise `DataError` naming all that differs: a setting, or the name or size of a file that was read."""
+        remedy = "set data.folder to another folder, or replace this corpus with --force"
         wanted, present = _flat(settings_of(data, seed)), _flat(self.settings)
-        rules = {
-            key: (wanted.get(key), f"{data.folder} was prepared with {present.get(key)!r}")
+        mistakes = [
+            Mistake(key, wanted.get(key), f"{data.folder} was prepared with {present.get(key)!r}", remedy)
             for key in sorted(wanted.keys() | present.keys())
             if wanted.get(key) != present.get(key)
-        }
+        ]
         read = {file.path: file.num_bytes for file in self.source_files}
-        changed = sorted(path for path, _ in read.items() ^ file_sizes.items())
-        if changed and not rules:
-            others = f" and {len(changed) - 1} other files" if len(changed) > 1 else ""
-            rules["data.source"] = (None, f"{changed[0]}{others} changed since {data.folder} was prepared")
-        if rules:
-            remedy = "set data.folder to another folder, or replace this corpus with --force"
-            raise DataError(Mistake(key, value, rule, remedy) for key, (value, rule) in rules.items())
+        changed = sorted({path for path, _ in read.items() ^ file_sizes.items()})
+        if changed and not mistakes:
+            rule = f"{len(changed)} of its files changed since {data.folder} was prepared, {changed[0]} among them"
+            mistakes = [Mistake("data.source", None, rule, remedy)]
+        if mistakes:
+            raise DataError(mistakes)
 
     @property
     def summary(self) -> str:

@@ -1,6 +1,7 @@
 """Finds the files that a run file's `data.source` means, and opens them as one stream of documents."""
 
 import hashlib
+import os
 import sysconfig
 import zlib
 from collections.abc import Callable, Iterator
@@ -47,9 +48,11 @@ def open_source(source: PythonStandardLibrary | Files | Hub) -> Source:
 def _standard_library(max_bytes: int | None) -> tuple[Path, ...]:
     """Every module but the tests and what was installed later, within the limit."""
     root = Path(sysconfig.get_path("stdlib"))
-    left_out = {"site-packages", "dist-packages", "test"}
-    names = sorted(path.relative_to(root) for path in root.rglob("*.py"))
-    names = [name for name in names if not left_out.intersection(name.parts)]
+    names = []
+    for folder, subfolders, files in os.walk(root):
+        subfolders[:] = set(subfolders) - {"site-packages", "dist-packages", "test"}
+        names += [(Path(folder) / file).relative_to(root) for file in files if file.endswith(".py")]
+    names.sort()
     if max_bytes is None:
         return tuple(root / name for name in names)
     # By hash, so that a small corpus is no less varied than a large one.

@@ -53,6 +53,8 @@ def train(blocks: Iterable[str], options: TrainTokenizer) -> Tokenizer:
             character_coverage=options.character_coverage,
             split_digits=options.split_digits,
             byte_fallback=True,
+            # A space spelt in bytes would come back as the symbol.
+            required_chars=SPACE_SYMBOL,
             normalization_rule_name="identity",
             add_dummy_prefix=False,
             remove_extra_whitespaces=False,
@@ -81,7 +83,7 @@ def _refusal(options: TrainTokenizer, message: str) -> Mistake:
     if needed is None:
         rule = f"must suit this text; SentencePiece says: {message}"
         return Mistake("data.tokenizer", None, rule, "change its options, or prepare more text")
-    rule = f"must be at least {needed[1]}: 256 bytes, 2 special tokens and the characters of this text"
+    rule = f"must be at least {needed[1]}: 256 bytes, 2 special tokens, the space and the text's characters"
     remedy = f"set it to {needed[1]} or more, or lower data.tokenizer.character_coverage"
     return Mistake("data.tokenizer.vocab_size", options.vocab_size, rule, remedy)
 

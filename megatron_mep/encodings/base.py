@@ -32,9 +32,14 @@ class Weight:
 
 
 class Encoding(Config, ABC):
-    """A positional encoding as the run file states it; the base that acts on nothing."""
+    """A positional encoding as the run file states it; the base that acts on nothing.
+
+    One of your own is a subclass in a module of your own, importable by every rank; the run file names it
+    `module:Class`, so leave `name` the plain string that it is here.
+    """
 
     name: str
+    """Chooses the encoding."""
     source: ClassVar[str]
     """Where the formula is from: paper and equation, or what was reconstructed from what."""
     formula: ClassVar[str]
@@ -46,7 +51,7 @@ class Encoding(Config, ABC):
 
     @property
     def learned(self) -> bool:
-        """Whether any weight is trained."""
+        """Whether any weight is trained: to be overridden where `weights` refuses to declare those of a single head."""
         return any(weight.learned for weight in self.weights(1, torch.Generator()).values())
 
 
@@ -67,7 +72,7 @@ class DistanceBias(Encoding):
 
 
 class Rotation(Encoding):
-    """A rotation of queries and keys by their positions; the scores then depend on the position's difference."""
+    """A rotation of queries and keys by their positions; the scores then depend on the difference of positions."""
 
     @abstractmethod
     def angles(self, position: Tensor, head_size: int) -> Tensor:

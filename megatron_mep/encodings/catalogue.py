@@ -2,11 +2,18 @@
 
 import inspect
 from collections.abc import Iterator
+from textwrap import indent
+from typing import Any
 
 import torch
+import yaml
+from pydantic import BaseModel
 
+from megatron_mep.config.base import Config
 from megatron_mep.config.errors import ConfigError, Mistake
-from megatron_mep.config.explain import did_you_mean
+from megatron_mep.config.misspelt import did_you_mean
+from megatron_mep.config.place import sections_under
+from megatron_mep.config.union import OWN, choices, own_class
 from megatron_mep.encodings import BUILT_IN
 from megatron_mep.encodings.base import DistanceBias, Encoding, Rotation
 
@@ -15,7 +22,8 @@ COLUMNS = ("name", "kind", "formula", "learned weights per head", "source")
 
 def row_of(kind: type[Encoding]) -> tuple[str, ...]:
     """An encoding's row of the table: name, kind, formula, learned weights per head and layer, source."""
-    return (_name_of(kind), _kind_of(kind), kind.formula, str(_learned_per_head(kind())), kind.source)
+    name = _name_of(kind)
+    return (name, _kind_of(kind), kind.formula, str(_learned_per_head(kind(name=name))), kind.source)
 
 
 def listed() -> str:
@@ -32,20 +40,47 @@ def markdown() -> str:
 
 
 def explained(name: str) -> str:
-    """The formula, source and options of one encoding."""
+    """The formula, source and options of one encoding, built in or of the user's own."""
+    kind = _kind_named(name)
+    told = [f"{name} ({_kind_of(kind)})", "", inspect.cleandoc(kind.__doc__ or "")]
+    options = list(_options(kind))
+    return "\n".join([*told, "", "Options:", indent("\n".join(options), "  ")] if options else told)
+
+
+def _kind_named(name: str) -> type[Encoding]:
     by_name = {_name_of(kind): kind for kind in BUILT_IN}
-    if name not in by_name:
-        raise ConfigError(Mistake("NAME", name, "is not a known encoding", did_you_mean(name, list(by_name))))
-    return "\n".join([f"{name} ({_kind_of(by_name[name])})", "", *_described(by_name[name])])
+    if ":" not in name and name not in by_name:
+        raise ConfigError(Mistake("NAME", name, "is not a known encoding", did_you_mean(name, [*by_name, OWN])))
+    try:
+        return by_name.get(name) or own_class(name, Encoding)
+    except ValueError as error:
+        rule, _, remedy = str(error).partition("; ")
+        raise ConfigError(Mistake("NAME", name, rule, remedy)) from None
 
 
-def _described(kind: type[Encoding]) -> Iterator[str]:
-    yield inspect.cleandoc(kind.__doc__ or "")
-    options = {key: field for key, field in kind.model_fields.items() if key != "name"}
-    if options:
-        yield "\nOptions:"
-    for key, field in options.items():
-        yield f"  {key} = {field.get_default()!r}\n      {field.description}"
+def _options(section: type[BaseModel]) -> Iterator[str]:
+    """Each option with its default and what it is for, and below it the sections that it may hold."""
+    for key, field in section.model_fields.items():
+        if key in choices(section):
+            continue
+        default = "required" if field.is_required() else _in_yaml(field.get_default())
+        yield f"{key}: {default}\n    {field.description}"
+        for member in sections_under(section, key):
+            chosen = ", ".join(f"{chooser}: {' or '.join(tags)}" for chooser, tags in choices(member).items())
+            told = [inspect.cleandoc(member.__doc__ or ""), *_options(member)]
+            yield indent(f"\n{chosen}\n" + indent("\n".join(told), "    "), "    ")
+
+
+def _in_yaml(value: Any) -> str:
+    """A default as a run file states it, on one line."""
+    return yaml.safe_dump(_plain(value), default_flow_style=True, width=1000, sort_keys=False).split("\n")[0]
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Config):
+        chosen = {chooser: getattr(value, chooser) for chooser in choices(type(value))}
+        return chosen | value.model_dump(mode="json", exclude_defaults=True)
+    return [_plain(item) for item in value] if isinstance(value, tuple) else value
 
 
 def _name_of(kind: type[Encoding]) -> str:

@@ -22,9 +22,12 @@ class Kernel(Config, ABC):
     """One kernel of the average."""
 
     kernel: str
+    """Chooses the kernel."""
     formula: ClassVar[str]
     weight: float = Field(1.0, gt=0)
     """Its share of the average, relative to the other kernels' weights."""
+    learned: bool
+    """Whether its weights are trained."""
 
     @abstractmethod
     def weights(self, num_heads: int, generator: torch.Generator) -> dict[str, Weight]:
@@ -52,7 +55,7 @@ class SlopedKernel(Kernel):
                 Mistake("slopes", list(self.slopes), f"needs one slope for each of the {num_heads} heads",
                         f"state {num_heads} slopes, or leave them out for ALiBi's series")
             )  # fmt: skip
-        series = alibi_slopes(num_heads) if self.slopes is None else torch.tensor(self.slopes)
+        series = alibi_slopes(num_heads) if self.slopes is None else torch.tensor(self.slopes, dtype=torch.float32)
         slope = series / self.width
         return {"slope": Weight(unbounded(slope) if self.learned else slope, learned=self.learned)}
 
@@ -80,7 +83,7 @@ class Gaussian(SlopedKernel):
     formula: ClassVar[str] = "exp(-(s_h d)^2)"
 
     squared_slope: bool = True
-    """Squares the slope together with the distance."""
+    """Squares the slope together with the distance; without it, a width stretches by its square root."""
 
     def decay(self, distance: Tensor, **weights: Tensor) -> Tensor:
         """`(s_h d)^2` or `s_h d^2`."""
@@ -96,6 +99,8 @@ class Logarithmic(Kernel):
     """
 
     kernel: Literal["log"] = "log"
+    learned: Literal[True] = True
+    """Always: the published kernel has no fixed values."""
     formula: ClassVar[str] = "(1 + r2_h d)^(-r1_h)"
 
     def weights(self, num_heads: int, generator: torch.Generator) -> dict[str, Weight]:
@@ -119,6 +124,8 @@ class Power(Kernel):
     """
 
     kernel: Literal["power"] = "power"
+    learned: Literal[True] = True
+    """Always: the published kernel has no fixed values."""
     formula: ClassVar[str] = "exp(-r1_h d^r2_h)"
 
     def weights(self, num_heads: int, generator: torch.Generator) -> dict[str, Weight]:
@@ -133,7 +140,7 @@ class Power(Kernel):
         r1 = softplus(per_head(weights["r1"], distance))
         r2 = 2 * torch.sigmoid(per_head(weights["r2"], distance))
         # d/dr2 of 0^r2 is 0 * log 0: distance 0 is computed at 1 and then put back to 0
-        power = torch.exp(r2 * torch.log(distance.clamp(min=1)))
+        power = distance.clamp(min=1) ** r2
         return r1 * torch.where(distance > 0, power, 0)
 
 
@@ -141,11 +148,12 @@ AnyKernel = Annotated[Exponential | Gaussian | Logarithmic | Power, Field(discri
 
 
 def unbounded(positive: Tensor) -> Tensor:
-    """The number whose softplus is `positive`."""
-    return positive + torch.log(-torch.expm1(-positive))
+    """The number whose softplus is `positive`, computed in fp64: the slope 2^-8 then keeps 21 of its 24 bits."""
+    wide = positive.double()
+    return (wide + torch.log(-torch.expm1(-wide))).to(positive.dtype)
 
 
 def _uniform(num_heads: int, generator: torch.Generator) -> Tensor:
     """U(0,1) kept off the ends, where its logarithm and logit are infinite: KERPLE's lower bound on both sides."""
     bound = 0.01
-    return torch.rand(num_heads, generator=generator) * (1 - 2 * bound) + bound
+    return torch.rand(num_heads, generator=generator, dtype=torch.float32) * (1 - 2 * bound) + bound

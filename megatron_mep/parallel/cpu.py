@@ -1,7 +1,6 @@
 """What Megatron-core 0.16.1 needs on a machine without CUDA: devices, random streams and literals that say "cuda".
 
-Only what this project calls is adapted. Megatron's own optimizer, data-parallel wrapper and rotary embeddings, which it
-does not call, stay as they are.
+Megatron's own optimizer, data-parallel wrapper and rotary embeddings are not adapted: this project calls none of them.
 """
 
 import os

@@ -5,6 +5,7 @@ import deepspeed.ops
 import torch
 from torch import nn
 
+from megatron_mep.checkpoint.zero_state import create_moments
 from megatron_mep.parallel.gradients import sum_over_tensor_ranks
 from megatron_mep.parallel.groups import Groups
 from megatron_mep.parallel.mpu import ModelParallelUnit
@@ -35,6 +36,7 @@ def build_engine(model: nn.Module, training: TrainingConfig, groups: Groups) -> 
         config=_deepspeed_config(training, groups),
         dist_init_required=False,
     )
+    create_moments(engine)
     return engine
 
 

@@ -110,7 +110,10 @@ def test_broken_lines_are_named_all_at_once(tmp_path: Path) -> None:
 def test_a_line_torn_by_a_killed_writer_spoils_no_later_row(tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
     path.write_text(row().model_dump_json()[:40])
-    append_rows(path, [row()])
+    later = row()
+    append_rows(path, [later])
     with pytest.raises(DataError) as caught:
         read_rows(path)
     assert [mistake.key for mistake in caught.value.mistakes] == [f"{path}:1"]
+    path.write_text(path.read_text().split("\n", 1)[1])
+    assert read_rows(path) == [later]

@@ -60,10 +60,10 @@ def test_a_process_alone_needs_no_port_and_may_start_again():
 
 def _alone():
     distributed.destroy_process_group()
-    # nothing listens here and the port is none: whoever used them would fail
+    # no such host, no such port: whoever used them would fail
     environment = Environment(master_addr="nowhere.invalid", master_port=0)
     for _ in range(2):
-        here = groups.initialize(environment, ParallelConfig())
+        here = groups.initialize(environment, ParallelConfig(), timeout_s=2)
         assert (here.world_size, here.tensor_size, here.data_size) == (1, 1, 1)
         distributed.barrier()
         assert os.environ["LOCAL_RANK"] == "0"

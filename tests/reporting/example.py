@@ -63,7 +63,7 @@ def curve(run: str, perplexities: dict[int, float], cut: float = 30.5, **changes
     """Rows in `blocks` at several lengths, with their controls beyond the training length."""
     full = [result(run, length, perplexity, **changes) for length, perplexity in perplexities.items()]
     beyond = [length for length in perplexities if length > TRAIN_LENGTH]
-    control = {"context": "cut", "window": TRAIN_LENGTH, "stride": TRAIN_LENGTH // 2}
+    control: dict[str, Any] = {"context": "cut", "window": TRAIN_LENGTH, "stride": TRAIN_LENGTH // 2}
     return full + [result(run, length, cut, **(control | changes)) for length in beyond]
 
 

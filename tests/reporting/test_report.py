@@ -114,37 +114,14 @@ def test_a_report_of_a_reports_rows_has_the_same_tables(report: Path, tmp_path: 
         assert (tmp_path / name).read_bytes() == (report / "out" / name).read_bytes()
 
 
-def test_a_results_file_brings_its_run_folder_along(report: Path, tmp_path: Path) -> None:
-    write_report([report / "mep" / "evaluation" / "lengths.jsonl"], tmp_path, "one")
-    text = Page((tmp_path / "index.html").read_text()).text
-    assert str(report / "mep" / "run.yaml") in text
-
-
-def test_two_folders_of_one_run_name_keep_both_settings(tmp_path: Path) -> None:
-    folders = [run_folder(tmp_path / name, [result("mep", 128, 30.0, seed=seed)]) for seed, name in enumerate("ab")]
-    write_report(folders, tmp_path / "out", "two")
-    text = Page((tmp_path / "out" / "index.html").read_text()).text
-    assert {"mep", f"mep ({tmp_path / 'b'})", "mep, seed 0", "mep, seed 1"} <= set(text)
-
-
 def test_a_single_length_makes_a_report_too(tmp_path: Path) -> None:
     append_rows(tmp_path / "rows.jsonl", [result("mep", 128, 30.0)])
     write_report([tmp_path / "rows.jsonl"], tmp_path / "out", "small")
     assert "30.00" in (tmp_path / "out" / "index.html").read_text()
 
 
-def test_what_is_not_there_is_said_all_at_once(tmp_path: Path) -> None:
-    (tmp_path / "empty").mkdir()
-    (tmp_path / "empty.jsonl").write_text("")
-    with pytest.raises(DataError) as caught:
-        write_report([tmp_path / "empty", tmp_path / "absent"], tmp_path / "out", "none")
-    assert [mistake.key for mistake in caught.value.mistakes] == [str(tmp_path / "empty"), str(tmp_path / "absent")]
-    with pytest.raises(DataError, match="at least one result row"):
-        write_report([tmp_path / "empty.jsonl"], tmp_path / "out", "none")
-    assert not (tmp_path / "out").exists()
-
-
-def test_a_broken_row_stops_the_report_and_is_named(tmp_path: Path) -> None:
+def test_an_error_leaves_no_half_report(tmp_path: Path) -> None:
     (tmp_path / "rows.jsonl").write_text('{"run": "mep"}\n')
     with pytest.raises(DataError, match=r"rows\.jsonl:1: must be a result row"):
         write_report([tmp_path / "rows.jsonl"], tmp_path / "out", "broken")
+    assert not (tmp_path / "out").exists()

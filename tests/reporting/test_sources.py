@@ -1,0 +1,43 @@
+"""Sources: what a results file or a run folder brings into a report, and what is said where there is nothing."""
+
+from pathlib import Path
+
+import pytest
+
+from megatron_mep.config.errors import DataError
+from megatron_mep.reporting.sources import read_sources
+from tests.reporting.example import curve, result, run_folder
+
+
+def test_a_results_file_brings_its_run_folder_along_and_no_file_is_read_twice(tmp_path: Path) -> None:
+    folder = run_folder(tmp_path / "mep", curve("mep", {128: 31.0, 256: 29.0}))
+    for results in ([folder], [folder / "evaluation" / "lengths.jsonl"], [folder, folder]):
+        sources = read_sources(results)
+        assert [record.row.length for record in sources.records] == [128, 256, 256]
+        assert sources.settings == {"mep": (folder / "run.yaml").read_text()}
+        assert [point.step for point in sources.metrics["mep"]] == list(range(1, 30))
+        assert [read.path.name for read in sources.files] == ["lengths.jsonl", "metrics.jsonl", "run.yaml"]
+
+
+def test_two_folders_of_one_run_name_keep_both_settings(tmp_path: Path) -> None:
+    folders = [run_folder(tmp_path / name, [result("mep", 128, 30.0)]) for name in "ab"]
+    sources = read_sources(folders)
+    assert list(sources.settings) == list(sources.metrics) == ["mep", f"mep ({folders[1]})"]
+
+
+def test_a_folder_of_several_runs_lends_its_settings_its_own_name(tmp_path: Path) -> None:
+    folder = run_folder(tmp_path / "study", [result("a", 128, 30.0), result("b", 128, 30.0)])
+    assert list(read_sources([folder]).settings) == ["study"]
+
+
+def test_what_is_not_there_is_said_all_at_once(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(DataError) as caught:
+        read_sources([tmp_path / "empty", tmp_path / "absent"])
+    assert [mistake.key for mistake in caught.value.mistakes] == [str(tmp_path / "empty"), str(tmp_path / "absent")]
+
+
+def test_files_without_a_row_are_an_error(tmp_path: Path) -> None:
+    (tmp_path / "rows.jsonl").write_text("")
+    with pytest.raises(DataError, match="at least one result row"):
+        read_sources([tmp_path / "rows.jsonl"])
