@@ -31,7 +31,7 @@ def _corpus_facts(run: RunConfig) -> Iterator[tuple[str, str]]:
     tokenizer = run.data.tokenizer
     try:
         manifest = Manifest.load(Path(run.data.folder))
-        vocabulary, told = manifest.vocabulary_size, f"{run.data.folder}, {manifest.splits}"
+        vocabulary, told = manifest.vocab_size, f"{run.data.folder}: {manifest.summary}"
     except DataError as error:
         vocabulary, told = getattr(tokenizer, "vocab_size", None), f"not usable yet: {error}"
     yield "corpus", told

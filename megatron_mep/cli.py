@@ -77,12 +77,11 @@ def _check(options: argparse.Namespace) -> None:
 
 
 def _prepare(options: argparse.Namespace) -> None:
-    from megatron_mep.data.prepare import prepare
+    from megatron_mep.data.corpus import prepare
     from megatron_mep.run import load_run
 
     run = load_run(options.run, options.overrides)
-    manifest = prepare(run.data, run.seed, print, force=options.force)
-    print(manifest)  # noqa: T201
+    prepare(run.data, run.seed, print, force=options.force)
 
 
 def _train(options: argparse.Namespace) -> None:

@@ -13,8 +13,9 @@ from megatron_mep.checkpoint.resume import check_tokenizer
 from megatron_mep.checkpoint.save import RUN_FILE
 from megatron_mep.config.errors import ConfigError, Mistake
 from megatron_mep.config.loader import load_tree
-from megatron_mep.data.held_out import HeldOut
-from megatron_mep.data.manifest import Manifest
+from megatron_mep.data.manifest import TOKENIZER, Manifest
+from megatron_mep.data.tokenizer import Tokenizer
+from megatron_mep.data.validation import validation_tokens
 from megatron_mep.evaluation.perplexity import DataParallel
 from megatron_mep.evaluation.rows import Measurement, ResultRow, append_rows
 from megatron_mep.evaluation.suite import Progress, evaluate_lengths
@@ -51,7 +52,7 @@ def evaluate(checkpoint: Path, overrides: Iterable[str] = (), to: Path | None = 
 
 
 def _evaluate(run: RunConfig, corpus: Manifest, folder: Path, to: Path, groups: Groups) -> Path:
-    model = build_model(run.model, run.parallel, run.training, corpus.vocab_size, run.seed)
+    model = build_model(run.model, run.parallel, corpus.vocab_size, run.seed)
     load_weights(folder, model)
     if run.training.precision == "bf16":
         model.bfloat16()
@@ -59,14 +60,14 @@ def _evaluate(run: RunConfig, corpus: Manifest, folder: Path, to: Path, groups: 
     told = _Teller(groups.rank == 0)
     told.say(f"{folder}, trained at {run.training.seq_length}\n{in_force(model)}")
     facts = facts_of(run, corpus, read_progress(folder), groups, model, "evaluation", str(folder))
-    held_out = HeldOut(Path(run.data.folder))
+    text = Path(run.data.folder)
     measurements = evaluate_lengths(
         scorer(model, groups.device),
-        held_out.tokens,
+        validation_tokens(text),
         run.evaluation,
         run.training.seq_length,
         data_parallel=DataParallel(groups.data_rank, groups.data_size, sum_over_data_ranks(groups)),
-        token_bytes=held_out.token_bytes,
+        token_bytes=Tokenizer.load(text / TOKENIZER).num_bytes,
         report=told.progress,
     )
     for measured in measurements:

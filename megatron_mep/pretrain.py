@@ -16,8 +16,9 @@ from megatron_mep.checkpoint.save import RUN_FILE, save_checkpoint
 from megatron_mep.checkpoint.state import Sharded, template_of
 from megatron_mep.config.errors import ConfigError
 from megatron_mep.data.batches import TrainingBatches
-from megatron_mep.data.held_out import HeldOut
-from megatron_mep.data.manifest import Manifest
+from megatron_mep.data.manifest import TOKENIZER, Manifest
+from megatron_mep.data.tokenizer import Tokenizer
+from megatron_mep.data.validation import validation_tokens
 from megatron_mep.evaluation.perplexity import DataParallel
 from megatron_mep.evaluation.rows import ResultRow, append_rows
 from megatron_mep.evaluation.suite import validate
@@ -27,7 +28,7 @@ from megatron_mep.model.gpt import build_model
 from megatron_mep.model.in_force import in_force, learned_encoding_weights
 from megatron_mep.model.score import scorer, sum_over_data_ranks
 from megatron_mep.parallel.environment import Environment
-from megatron_mep.parallel.groups import Groups, initialize, shutdown
+from megatron_mep.parallel.groups import Groups, initialize, seed_streams, shutdown
 from megatron_mep.rules import batches_fit
 from megatron_mep.run import RunConfig
 from megatron_mep.training.encoding_metrics import encoding_metrics
@@ -62,7 +63,9 @@ def pretrain(run: RunConfig) -> float:
 
 def _train(run: RunConfig, corpus: Manifest, groups: Groups) -> float:
     writes = groups.rank == 0
-    model = build_model(run.model, run.parallel, run.training, corpus.vocab_size, run.seed)
+    model = build_model(run.model, run.parallel, corpus.vocab_size, run.seed, run.training.recompute)
+    # weights start alike on all ranks, dropout does not
+    seed_streams(run.seed + groups.data_rank)
     told = in_force(model)
     template = template_of(model)
     engine = build_engine(model, run.training, groups)
@@ -70,7 +73,9 @@ def _train(run: RunConfig, corpus: Manifest, groups: Groups) -> float:
     scheduler = build_scheduler(engine.optimizer, run.training)
     scheduler.step(done_steps)
     samples = run.training.steps * run.training.global_batch_size
-    batches = TrainingBatches(Path(run.data.folder), run.training.seq_length, run.seed, samples)
+    batches = TrainingBatches(
+        Path(run.data.folder), run.training.seq_length, run.seed, samples, run.data.index_folder and Path(run.data.index_folder)
+    )
     progress = Progress(done_steps, run.training.steps, shown=writes)
     progress.say(f"{run.name}: from step {done_steps} on {groups.world_size} ranks\n{told}")
     if writes:
@@ -135,18 +140,19 @@ def _is_due(interval: int, steps: int, step: int) -> bool:
 def _validation(run: RunConfig, corpus: Manifest, model: nn.Module, groups: Groups) -> Callable[[int], Metrics]:
     """Perplexity on held-out text after a step, also written as a result row."""
     score = scorer(model, groups.device)
-    held_out = HeldOut(Path(run.data.folder))
+    folder = Path(run.data.folder)
+    stream, num_bytes = validation_tokens(folder), Tokenizer.load(folder / TOKENIZER).num_bytes
     place = DataParallel(groups.data_rank, groups.data_size, sum_over_data_ranks(groups))
 
     def measure(step: int) -> Metrics:
         measured = validate(
             score,
-            held_out.tokens,
+            stream,
             run.validation,
             run.training.seq_length,
             run.evaluation.batch_tokens,
             data_parallel=place,
-            token_bytes=held_out.token_bytes,
+            token_bytes=num_bytes,
         )
         if groups.rank == 0:
             facts = facts_of(run, corpus, reached_after(step, run, corpus, groups), groups, model, "validation")

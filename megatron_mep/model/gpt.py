@@ -1,5 +1,7 @@
 """Megatron-core's GPTModel, built from a run's sections."""
 
+from typing import Literal
+
 import torch
 from megatron.core.models.gpt.gpt_model import GPTModel
 from megatron.core.transformer.transformer_config import TransformerConfig
@@ -8,11 +10,13 @@ from megatron_mep.model.config import ModelConfig
 from megatron_mep.model.count import padded_vocabulary
 from megatron_mep.model.layer_spec import decoder_spec
 from megatron_mep.parallel.config import ParallelConfig
-from megatron_mep.training.config import TrainingConfig
+
+Recompute = Literal["none", "selective", "full"]
+"""Activations computed again in the backward pass: none, those of core attention, or all of a layer."""
 
 
 def build_model(
-    model: ModelConfig, parallel: ParallelConfig, training: TrainingConfig, vocabulary_size: int, seed: int
+    model: ModelConfig, parallel: ParallelConfig, vocabulary_size: int, seed: int, recompute: Recompute = "none"
 ) -> GPTModel:
     """The model of this tensor rank, in fp32, with the initial weights that `seed` fixes at every layout.
 
@@ -21,16 +25,17 @@ def build_model(
     """
     torch.manual_seed(seed)
     return GPTModel(
-        config=_transformer_config(model, parallel, training),
+        config=_transformer_config(model, parallel, recompute),
         transformer_layer_spec=decoder_spec(model.num_layers, model.encoding, seed, model.attention_backend),
         vocab_size=padded_vocabulary(vocabulary_size, parallel.tensor),
-        max_sequence_length=training.seq_length,
+        # read by learned absolute positions alone
+        max_sequence_length=0,
         position_embedding_type="none",
         share_embeddings_and_output_weights=model.tied_embeddings,
     )
 
 
-def _transformer_config(model: ModelConfig, parallel: ParallelConfig, training: TrainingConfig) -> TransformerConfig:
+def _transformer_config(model: ModelConfig, parallel: ParallelConfig, recompute: Recompute) -> TransformerConfig:
     swiglu = model.activation == "swiglu"
     return TransformerConfig(
         num_layers=model.num_layers,
@@ -48,9 +53,9 @@ def _transformer_config(model: ModelConfig, parallel: ParallelConfig, training: 
         init_method_std=model.init_std,
         tensor_model_parallel_size=parallel.tensor,
         sequence_parallel=parallel.sequence,
-        recompute_granularity=None if training.recompute == "none" else training.recompute,
-        recompute_method="uniform" if training.recompute == "full" else None,
-        recompute_num_layers=1 if training.recompute == "full" else None,
+        recompute_granularity=None if recompute == "none" else recompute,
+        recompute_method="uniform" if recompute == "full" else None,
+        recompute_num_layers=1 if recompute == "full" else None,
         # weights drawn whole on the CPU, then sliced: the same start at every tensor size, also on a GPU
         use_cpu_initialization=True,
         # each of these needs Apex or TransformerEngine, or compiles with g++ at run time

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -9,6 +10,11 @@ from torch import Tensor
 from megatron_mep.encodings.base import DistanceBias
 
 GENERATOR_SEED = 7
+
+
+def fp64(numbers: Any) -> Tensor:
+    """Python's floats, nested as they are, without loss."""
+    return torch.tensor(numbers, dtype=torch.float64)
 
 
 def weights_of(encoding: DistanceBias, num_heads: int, dtype: torch.dtype = torch.float32) -> dict[str, Tensor]:

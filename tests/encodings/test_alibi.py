@@ -5,7 +5,7 @@ import math
 import torch
 
 from megatron_mep.encodings.alibi import Alibi
-from tests.encodings.oracle import attend, bias_of, scores, values
+from tests.encodings.oracle import attend, bias_of, fp64, scores, values
 
 EXPONENTS = [-1, -2, -3, -4, -5, -6, -7, -8, -0.5, -1.5, -2.5, -3.5]
 """Of two, the slopes of twelve heads."""
@@ -34,7 +34,7 @@ def test_attention_is_that_of_the_published_code_which_adds_the_slope_times_the_
     ours, _ = attend(score, value, lambda distance: bias[distance])
     shifted = [[one + 2.0**-3 * key for key, one in enumerate(row)] for row in score]
     published, _ = attend(shifted, value, lambda distance: 1.0)
-    torch.testing.assert_close(torch.tensor(ours), torch.tensor(published), rtol=1e-12, atol=0)
+    torch.testing.assert_close(fp64(ours), fp64(published), rtol=1e-12, atol=0)
 
 
 def test_distances_may_have_any_shape() -> None:

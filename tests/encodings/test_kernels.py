@@ -11,6 +11,7 @@ from torch.nn.functional import softplus
 
 from megatron_mep.config.errors import ConfigError
 from megatron_mep.encodings.kernels import Exponential, Gaussian, Kernel, Logarithmic, Power, unbounded
+from tests.encodings.oracle import fp64
 
 SLOPES = (0.5, 0.125, 0.0078125)
 """Powers of two, which fp32 holds exactly."""
@@ -18,7 +19,7 @@ DISTANCES = (0, 1, 2, 3, 17, 255, 256, 257, 4099)
 
 
 def decay(kernel: Kernel, weights: dict[str, Tensor]) -> Tensor:
-    return kernel.decay(torch.tensor(DISTANCES, dtype=torch.float64), **weights)
+    return kernel.decay(fp64(DISTANCES), **weights)
 
 
 def weights_of(kernel: Kernel, num_heads: int = len(SLOPES), seed: int = 3) -> dict[str, Tensor]:
@@ -38,26 +39,26 @@ def weights_of(kernel: Kernel, num_heads: int = len(SLOPES), seed: int = 3) -> d
     ],
 )
 def test_sloped_kernels_follow_their_formula(kernel: Kernel, formula: Callable[[float, int], float]) -> None:
-    expected = torch.tensor([[formula(slope, d) for d in DISTANCES] for slope in SLOPES], dtype=torch.float64)
-    torch.testing.assert_close(decay(kernel, weights_of(kernel)), expected, rtol=1e-15, atol=0)
+    expected = fp64([[formula(slope, d) for d in DISTANCES] for slope in SLOPES])
+    torch.testing.assert_close(decay(kernel, weights_of(kernel)), expected, rtol=1e-14, atol=0)
 
 
 def test_log_kernel_follows_its_formula() -> None:
     r1, r2 = (0.01, 1.0, 1.98), (0.99, 0.5, 0.01)
-    stored = {"r1": unbounded(torch.tensor(r1).double()), "r2": unbounded(torch.tensor(r2).double())}
+    stored = {"r1": unbounded(fp64(r1)), "r2": unbounded(fp64(r2))}
     expected = [[one * math.log(1 + two * d) for d in DISTANCES] for one, two in zip(r1, r2, strict=True)]
-    torch.testing.assert_close(decay(Logarithmic(), stored), torch.tensor(expected).double(), rtol=1e-6, atol=0)
+    torch.testing.assert_close(decay(Logarithmic(), stored), fp64(expected), rtol=1e-12, atol=0)
 
 
 def test_power_kernel_follows_its_formula() -> None:
     r1, r2 = (0.01, 0.5, 0.99), (0.02, 1.0, 1.98)
-    stored = {"r1": unbounded(torch.tensor(r1).double()), "r2": torch.logit(torch.tensor(r2).double() / 2)}
+    stored = {"r1": unbounded(fp64(r1)), "r2": torch.logit(fp64(r2) / 2)}
     expected = [[one * d**two for d in DISTANCES] for one, two in zip(r1, r2, strict=True)]
-    torch.testing.assert_close(decay(Power(), stored), torch.tensor(expected).double(), rtol=1e-6, atol=0)
+    torch.testing.assert_close(decay(Power(), stored), fp64(expected), rtol=1e-12, atol=0)
 
 
 def test_power_kernel_passes_through_the_exponential_to_the_gaussian() -> None:
-    slope = torch.tensor(SLOPES, dtype=torch.float64)
+    slope = fp64(SLOPES)
     linear = decay(Power(), {"r1": unbounded(slope), "r2": torch.zeros(3, dtype=torch.float64)})
     torch.testing.assert_close(linear, decay(Exponential(), {"slope": slope}), rtol=1e-12, atol=0)
     # 2 sigmoid(40) is 2 in fp64
@@ -102,7 +103,7 @@ def test_learned_slopes_start_at_the_fixed_ones() -> None:
 def test_unbounded_is_the_inverse_of_softplus_from_tiny_to_large() -> None:
     positive = torch.logspace(-6, 2, 200, dtype=torch.float32)
     exact = [math.log1p(math.exp(x)) if x < 30 else x for x in unbounded(positive).double().tolist()]
-    torch.testing.assert_close(torch.tensor(exact).double(), positive.double(), rtol=1e-6, atol=0)
+    torch.testing.assert_close(fp64(exact), positive.double(), rtol=1e-6, atol=0)
 
 
 def test_initial_values_are_fp32_whatever_the_default_type() -> None:

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from megatron_mep.encodings.slopes import alibi_slopes
+from tests.encodings.oracle import fp64
 
 
 def test_eight_heads_have_the_slopes_of_the_paper() -> None:
@@ -19,12 +20,12 @@ def test_powers_of_two_have_the_series_whose_ratio_is_its_first_term(num_heads: 
     for _ in range(num_heads):
         slope *= ratio
         series.append(slope)
-    torch.testing.assert_close(alibi_slopes(num_heads).double(), torch.tensor(series).double(), rtol=1e-7, atol=0)
+    torch.testing.assert_close(alibi_slopes(num_heads).double(), fp64(series), rtol=1e-7, atol=0)
 
 
 def test_twelve_heads_take_every_second_slope_of_sixteen_after_those_of_eight() -> None:
     exponents = torch.log2(alibi_slopes(12).double())
-    expected = torch.tensor([-1, -2, -3, -4, -5, -6, -7, -8, -0.5, -1.5, -2.5, -3.5]).double()
+    expected = fp64([-1, -2, -3, -4, -5, -6, -7, -8, -0.5, -1.5, -2.5, -3.5])
     torch.testing.assert_close(exponents, expected, rtol=1e-7, atol=0)
 
 
@@ -41,7 +42,7 @@ def test_every_head_has_a_slope_of_its_own(num_heads: int) -> None:
     assert 2**-8 <= slopes.min() <= slopes.max() < 1
 
 
-def test_slopes_are_fp32_whatever_the_default_type(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slopes_are_fp32_whatever_the_default_type() -> None:
     torch.set_default_dtype(torch.bfloat16)
     try:
         assert alibi_slopes(12).dtype == torch.float32
