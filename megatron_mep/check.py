@@ -4,12 +4,16 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+import torch
+
+from megatron_mep.attention.choose import choose
 from megatron_mep.config.errors import ConfigError, DataError
 from megatron_mep.data.manifest import Manifest
 from megatron_mep.model.count import flops_per_token, num_parameters, padded_vocabulary
 from megatron_mep.parallel.environment import Environment
 from megatron_mep.rules import batches_fit
 from megatron_mep.run import RunConfig
+from megatron_mep.training.precision import dtype_of
 
 
 def describe(run: RunConfig, world_size: int | None = None) -> str:
@@ -56,4 +60,16 @@ def _layout_facts(run: RunConfig, ranks: int) -> Iterator[tuple[str, str]]:
     yield "batch", f"{micro_batches} micro-batches of {training.micro_batch_size} on each data-parallel rank"
     yield "training tokens", f"{tokens:,} in {training.steps:,} steps"
     yield "optimizer", f"AdamW under ZeRO-{training.zero_stage}, {training.precision}"
-    yield "encoding", f"{run.model.encoding.name}, in every layer"
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    backend = choose(
+        run.model.encoding,
+        device_type=device,
+        dtype=dtype_of(training.precision),
+        training=True,
+        dropout=run.model.attention_dropout,
+        backend=run.model.attention_backend,
+    )
+    yield (
+        "encoding",
+        f"{run.model.encoding.name} in every layer; on this machine ({device}) by {backend.name} attention: {backend.reason}",
+    )

@@ -26,6 +26,7 @@ from megatron_mep.model.score import scorer, sum_over_data_ranks
 from megatron_mep.parallel.environment import Environment
 from megatron_mep.parallel.groups import Groups, initialize, shutdown
 from megatron_mep.run import RunConfig, overridden, run_of
+from megatron_mep.training.precision import dtype_of
 
 PROGRESS_EVERY_S = 10.0
 
@@ -46,17 +47,18 @@ def evaluate(checkpoint: Path, overrides: Iterable[str] = (), to: Path | None = 
     check_tokenizer(read_progress(folder), corpus.tokenizer_sha256, folder)
     groups = initialize(environment, run.parallel, run.seed)
     try:
-        return _evaluate(run, corpus, folder, to or folder.parent.parent / "evaluation" / f"{folder.name}.jsonl", groups)
+        return _evaluate(
+            run, corpus, folder, to or folder.parent.parent / "evaluation" / f"{folder.name}.jsonl", groups
+        )
     finally:
         shutdown()
 
 
 def _evaluate(run: RunConfig, corpus: Manifest, folder: Path, to: Path, groups: Groups) -> Path:
-    model = build_model(run.model, run.parallel, corpus.vocab_size, run.seed)
+    dtype = dtype_of(run.training.precision)
+    model = build_model(run.model, run.parallel, corpus.vocab_size, run.seed, dtype)
     load_weights(folder, model)
-    if run.training.precision == "bf16":
-        model.bfloat16()
-    model.to(groups.device)
+    model.to(device=groups.device, dtype=dtype).eval()
     told = _Teller(groups.rank == 0)
     told.say(f"{folder}, trained at {run.training.seq_length}\n{in_force(model)}")
     facts = facts_of(run, corpus, read_progress(folder), groups, model, "evaluation", str(folder))

@@ -35,6 +35,7 @@ from megatron_mep.training.encoding_metrics import encoding_metrics
 from megatron_mep.training.engine import build_engine
 from megatron_mep.training.loop import Job, train
 from megatron_mep.training.metrics import Metrics, MetricsWriter
+from megatron_mep.training.precision import dtype_of
 from megatron_mep.training.progress import Progress
 from megatron_mep.training.schedule import build_scheduler
 
@@ -63,7 +64,9 @@ def pretrain(run: RunConfig) -> float:
 
 def _train(run: RunConfig, corpus: Manifest, groups: Groups) -> float:
     writes = groups.rank == 0
-    model = build_model(run.model, run.parallel, corpus.vocab_size, run.seed, run.training.recompute)
+    model = build_model(
+        run.model, run.parallel, corpus.vocab_size, run.seed, dtype_of(run.training.precision), run.training.recompute
+    )
     # weights start alike on all ranks, dropout does not
     seed_streams(run.seed + groups.data_rank)
     told = in_force(model)
@@ -74,7 +77,11 @@ def _train(run: RunConfig, corpus: Manifest, groups: Groups) -> float:
     scheduler.step(done_steps)
     samples = run.training.steps * run.training.global_batch_size
     batches = TrainingBatches(
-        Path(run.data.folder), run.training.seq_length, run.seed, samples, run.data.index_folder and Path(run.data.index_folder)
+        Path(run.data.folder),
+        run.training.seq_length,
+        run.seed,
+        samples,
+        run.data.index_folder and Path(run.data.index_folder),
     )
     progress = Progress(done_steps, run.training.steps, shown=writes)
     progress.say(f"{run.name}: from step {done_steps} on {groups.world_size} ranks\n{told}")
@@ -110,7 +117,9 @@ def _train(run: RunConfig, corpus: Manifest, groups: Groups) -> float:
     return loss
 
 
-def _resumed_step(run: RunConfig, corpus: Manifest, engine: "DeepSpeedEngine", template: Sharded, groups: Groups) -> int:
+def _resumed_step(
+    run: RunConfig, corpus: Manifest, engine: "DeepSpeedEngine", template: Sharded, groups: Groups
+) -> int:
     """Steps done by the checkpoint that the run goes on from; 0 where there is none."""
     root = _checkpoints(run)
     if not (root / LATEST).is_file():

@@ -103,7 +103,8 @@ def measure(shape: Shape, case: str, num_pairs: int, clock: Callable[[], float],
             seconds[which].append(clock() - start)
     ratios = [toeplitz / unbiased for unbiased, toeplitz in zip(*seconds, strict=True)]
     low, middle, high = quantiles(ratios, n=4)
-    return Row(shape.length, case, *(1e3 * median(times) for times in seconds), middle, (low, high), *memory)
+    unbiased_ms, toeplitz_ms = (1e3 * median(times) for times in seconds)
+    return Row(shape.length, case, unbiased_ms, toeplitz_ms, middle, (low, high), *memory)
 
 
 def pair(shape: Shape, case: str) -> tuple[Callable[[], object], Callable[[], object]]:
@@ -117,7 +118,9 @@ def pair(shape: Shape, case: str) -> tuple[Callable[[], object], Callable[[], ob
     scale = shape.head_size**-0.5
 
     def unbiased() -> Tensor:
-        return functional.scaled_dot_product_attention(query, key, value, is_causal=True, enable_gqa=shape.groups != shape.heads)
+        return functional.scaled_dot_product_attention(
+            query, key, value, is_causal=True, enable_gqa=shape.groups != shape.heads
+        )
 
     def toeplitz() -> Tensor:
         return toeplitz_attention(query, key, value, bias, scale=scale)

@@ -73,14 +73,16 @@ class _ToeplitzAttention(torch.autograd.Function):
         backward_rows: int,
     ) -> Tensor:
         ctx.save_for_backward(query, key, value, bias)
-        ctx.scale, ctx.rows = scale, backward_rows
+        ctx.scale, ctx.num_rows = scale, backward_rows
         return _forward(query, key, value, bias, scale, forward_rows)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor | None, ...]:
         query, key, value, bias = ctx.saved_tensors
-        return *_backward(grad_output, query, key, value, bias, ctx.scale, ctx.rows), None, None, None
+        bias_learns = ctx.needs_input_grad[3]
+        grads = _backward(grad_output, query, key, value, bias, ctx.scale, ctx.num_rows, bias_learns)
+        return *grads, None, None, None
 
 
 class _Chunk(NamedTuple):
@@ -114,7 +116,14 @@ def _forward(query: Tensor, key: Tensor, value: Tensor, bias: Tensor, scale: flo
 
 
 def _backward(
-    grad_output: Tensor, query: Tensor, key: Tensor, value: Tensor, bias: Tensor, scale: float, num_rows: int
+    grad_output: Tensor,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    bias: Tensor,
+    scale: float,
+    num_rows: int,
+    bias_learns: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
     """The gradients of query, key, value and bias, computed in blocks of some groups of one sample."""
     num_groups, num_keys = key.shape[1:3]
@@ -124,7 +133,7 @@ def _backward(
     block_bytes = _BLOCK_BYTES_PER_THREAD * torch.get_num_threads()
     block = max(1, block_bytes // (group_size * num_rows * num_keys * vector.element_size()))
     grad_query, grad_key, grad_value = torch.empty_like(query), torch.empty_like(key), torch.empty_like(value)
-    grad_bias = torch.zeros_like(bias) if bias.requires_grad else None
+    grad_bias = torch.zeros_like(bias) if bias_learns else None
     for sample in range(query.size(0)):
         for start in range(0, num_groups, block):
             groups = slice(start, start + block)
@@ -137,7 +146,7 @@ def _backward(
                 vector[heads].unflatten(0, (-1, group_size)),
                 scale,
                 num_rows,
-                bias.requires_grad,
+                bias_learns,
             )
             grad_query[sample, heads] = grads[0].flatten(0, 1)
             grad_key[sample, groups], grad_value[sample, groups] = grads[1:3]

@@ -1,7 +1,7 @@
 """The folders of checkpoints: written beside and renamed into place, so that a kill at any instant leaves only whole ones.
 
-    <run>/checkpoints/step_00000500/   Megatron-core torch_dist files, run.yaml, progress.json, manifest.json
-    <run>/checkpoints/latest           the name of the newest, written last
+<run>/checkpoints/step_00000500/   Megatron-core torch_dist files, run.yaml, progress.json, manifest.json
+<run>/checkpoints/latest           the name of the newest, written last
 """
 
 import hashlib
@@ -72,7 +72,9 @@ def verify(folder: Path) -> None:
         listed = json.loads((folder / MANIFEST).read_text())["files"]
     except (OSError, ValueError, KeyError, TypeError):
         raise CheckpointError(
-            Mistake(str(folder / MANIFEST), None, "is missing or unreadable: this is no whole checkpoint", _remedy(folder))
+            Mistake(
+                str(folder / MANIFEST), None, "is missing or unreadable: this is no whole checkpoint", _remedy(folder)
+            )
         ) from None
     damaged = [
         Mistake(str(folder / name), None, f"is {fault}", _remedy(folder))
@@ -102,9 +104,7 @@ def _seal(folder: Path) -> None:
     files = sorted(path for path in folder.rglob("*") if path.is_file())
     for file in files:
         _sync(file)
-    listed = {
-        str(file.relative_to(folder)): {"bytes": file.stat().st_size, "sha256": _sha256(file)} for file in files
-    }
+    listed = {str(file.relative_to(folder)): {"bytes": file.stat().st_size, "sha256": _sha256(file)} for file in files}
     write_atomically(folder / MANIFEST, json.dumps({"format": 1, "files": listed}, indent=1))
     _sync(folder)
 

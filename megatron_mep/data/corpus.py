@@ -26,7 +26,7 @@ def prepare(data: DataConfig, seed: int, report: Callable[[str], None], force: b
     _refuse_foreign(folder)
     if (folder / MANIFEST).is_file() and not force:
         manifest = Manifest.load(folder)
-        manifest.refuse_other(data, seed, {str(path): path.stat().st_size for path in files})
+        manifest.refuse_other(data, seed, {str(path): path.stat().st_size for path in files if path.is_file()})
         report(f"{folder} holds this corpus already: {manifest.summary}")
         return manifest
     try:

@@ -35,7 +35,7 @@ class Tokenizer:
         self.unique_identifiers = {"sha256": self.sha256}
         self.exact = self._processor.decode(self._processor.encode(_PROBE)) == _PROBE
         self._space_symbol = self._spelt_in_bytes(SPACE_SYMBOL)
-        self._num_bytes = np.array([self._num_bytes_of(token) for token in range(self.vocab_size)], dtype=np.int64)
+        self.num_bytes = np.array([self._num_bytes_of(token) for token in range(self.vocab_size)], dtype=np.int64)
 
     @classmethod
     def load(cls, path: Path) -> "Tokenizer":
@@ -67,7 +67,7 @@ class Tokenizer:
 
         Equal to the length of the text exactly where the tokenizer is `exact`.
         """
-        return int(self._num_bytes[tokens].sum())
+        return int(self.num_bytes[tokens].sum())
 
     def _encode(self, texts: list[str], num_threads: int) -> list[NDArray[np.int32]]:
         return self._processor.encode(texts, return_type="numpy", num_threads=num_threads)

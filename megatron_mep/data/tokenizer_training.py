@@ -14,10 +14,10 @@ from megatron_mep.data.tokenizer import SPACE_SYMBOL, Tokenizer
 
 # Drawn and dropped as a whole.
 _BLOCK_CHARACTERS = 65_536
-# SentencePiece copes with no longer sentence; a longer one is cut.
+# A longer one is cut: SentencePiece would leave it out.
 _SENTENCE_CHARACTERS = 4_096
-# SentencePiece leaves out sentences with tabs, and never joins what a line's end parts.
-_SENTENCE_ENDS = re.compile(f"[\n\r\t\0{SPACE_SYMBOL}]+")
+# SentencePiece keeps two letters for itself: it would take one for a space, and leave out sentences with the other.
+_SENTENCE_ENDS = re.compile(f"[\n{SPACE_SYMBOL}\u2585]+")
 # The unigram trainer's sums depend on it; every machine must find the same tokens.
 _NUM_THREADS = 4
 

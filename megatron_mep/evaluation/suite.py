@@ -49,6 +49,8 @@ def evaluate_lengths(
 ) -> Iterator[Measurement]:
     """Every measurement of an evaluation, as each is done; each rank must take them all.
 
+    What the section or the stream's size rules out is a `ConfigError` before the first is asked for.
+
     Args:
         score: The model.
         stream: Held-out token ids; `blocks` takes its beginning, `last-k` spans from all of it.
@@ -61,8 +63,8 @@ def evaluate_lengths(
     """
     planned = plans(config.resolved(train_length), len(stream))
     progress = _Meter(sum(plan.num_inputs for plan in planned), report, clock)
-    for plan in planned:
-        yield _measure(plan, score, stream, config.batch_tokens, data_parallel or DataParallel(), token_bytes, progress)
+    place = data_parallel or DataParallel()
+    return (_measure(plan, score, stream, config.batch_tokens, place, token_bytes, progress) for plan in planned)
 
 
 def validate(

@@ -1,6 +1,7 @@
 """The seam: attention with a positional encoding, in the place of Megatron-core's own core attention."""
 
-from typing import Any
+from functools import partial
+from typing import Any, Literal
 
 import torch
 from megatron.core.process_groups_config import ProcessGroupCollection
@@ -9,7 +10,7 @@ from megatron.core.transformer.module import MegatronModule
 from megatron.core.transformer.transformer_config import TransformerConfig
 from torch import Tensor
 
-from megatron_mep.attention.choose import choose
+from megatron_mep.attention.choose import Backend, choose
 from megatron_mep.attention.rotate import rotate
 from megatron_mep.encodings.base import DistanceBias, Encoding, Rotation
 from megatron_mep.parallel.tensor import EncodingWeights
@@ -35,7 +36,8 @@ class EncodedAttention(MegatronModule):
         *,
         encoding: Encoding,
         seed: int,
-        backend: str,
+        dtype: torch.dtype,
+        backend: Literal["auto", "reference"],
     ) -> None:
         super().__init__(config=config)
         assert attention_type == "self", "a decoder has no cross attention"
@@ -53,7 +55,15 @@ class EncodedAttention(MegatronModule):
             tensor_group.size(),
             tensor_group,
         )
-        self.backend = choose(encoding, device_type=_device_type(), num_heads=config.num_attention_heads)
+        choice = partial(
+            choose,
+            encoding,
+            device_type="cuda" if torch.cuda.is_available() else "cpu",
+            dtype=dtype,
+            dropout=config.attention_dropout if attention_dropout is None else attention_dropout,
+            backend=backend,
+        )
+        self.training_backend, self.evaluation_backend = choice(training=True), choice(training=False)
 
     def forward(
         self,
@@ -77,9 +87,16 @@ class EncodedAttention(MegatronModule):
             query, key = rotate(query, angle[num_keys - num_queries :]), rotate(key, angle)
         elif isinstance(self.encoding, DistanceBias):
             bias = self.encoding.of_distance(position, **weights)
-        context = self.backend.attend(*(heads.permute(1, 2, 0, 3) for heads in (query, key, value)), bias, self.scale)
+        by_head = (tensor.permute(1, 2, 0, 3) for tensor in (query, key, value))
+        context = self.backend.attend(*by_head, bias, scale=self.scale)
         return context.permute(2, 0, 1, 3).flatten(2)
 
+    @property
+    def backend(self) -> Backend:
+        """How attention is computed now: dropout acts in training alone."""
+        return self.training_backend if self.training else self.evaluation_backend
 
-def _device_type() -> str:
-    return "cuda" if torch.cuda.is_available() else "cpu"
+    @property
+    def in_force(self) -> str:
+        """What acts in this layer, for the line at start-up."""
+        return f"{self.encoding.name}, causal mask, {self.backend.name} attention ({self.backend.reason})"

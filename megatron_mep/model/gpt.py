@@ -16,17 +16,23 @@ Recompute = Literal["none", "selective", "full"]
 
 
 def build_model(
-    model: ModelConfig, parallel: ParallelConfig, vocabulary_size: int, seed: int, recompute: Recompute = "none"
+    model: ModelConfig,
+    parallel: ParallelConfig,
+    vocabulary_size: int,
+    seed: int,
+    dtype: torch.dtype = torch.float32,
+    recompute: Recompute = "none",
 ) -> GPTModel:
-    """The model of this tensor rank, in fp32, with the initial weights that `seed` fixes at every layout.
+    """The model of this tensor rank, with the initial weights that `seed` fixes at every layout.
 
-    Every matrix is drawn whole and then sliced, and encodings draw from generators of their own: runs that differ in
-    layout or encoding alone start from the same weights.
+    It is built in fp32, to load masters into; `dtype` is what the caller then casts it to. Every matrix is drawn whole
+    and then sliced, and encodings draw from generators of their own: runs that differ in layout or encoding alone
+    start from the same weights.
     """
     torch.manual_seed(seed)
     return GPTModel(
         config=_transformer_config(model, parallel, recompute),
-        transformer_layer_spec=decoder_spec(model.num_layers, model.encoding, seed, model.attention_backend),
+        transformer_layer_spec=decoder_spec(model, seed, dtype),
         vocab_size=padded_vocabulary(vocabulary_size, parallel.tensor),
         # read by learned absolute positions alone
         max_sequence_length=0,

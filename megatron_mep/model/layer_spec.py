@@ -1,5 +1,6 @@
 """What a decoder is built of: Megatron-core's tensor-parallel layers around our attention and norm."""
 
+import torch
 from megatron.core.fusions.fused_bias_dropout import get_bias_dropout_add
 from megatron.core.tensor_parallel.layers import ColumnParallelLinear, RowParallelLinear
 from megatron.core.transformer.attention import SelfAttention, SelfAttentionSubmodules
@@ -10,13 +11,17 @@ from megatron.core.transformer.spec_utils import ModuleSpec
 from megatron.core.transformer.transformer_block import TransformerBlockSubmodules
 from megatron.core.transformer.transformer_layer import TransformerLayer, TransformerLayerSubmodules
 
-from megatron_mep.encodings.base import Encoding
+from megatron_mep.model.config import ModelConfig
 from megatron_mep.model.core_attention import EncodedAttention
 from megatron_mep.model.norm import Norm
 
 
-def decoder_spec(num_layers: int, encoding: Encoding, seed: int, backend: str) -> TransformerBlockSubmodules:
-    """The layers and the final norm, with `encoding` in every layer's core attention."""
+def decoder_spec(model: ModelConfig, seed: int, dtype: torch.dtype) -> TransformerBlockSubmodules:
+    """The layers and the final norm, with the model's encoding in every layer's core attention.
+
+    `dtype` is the type in which queries, keys and values will come.
+    """
+    attention = {"encoding": model.encoding, "seed": seed, "dtype": dtype, "backend": model.attention_backend}
     layer = ModuleSpec(
         module=TransformerLayer,
         submodules=TransformerLayerSubmodules(
@@ -26,9 +31,7 @@ def decoder_spec(num_layers: int, encoding: Encoding, seed: int, backend: str) -
                 params={"attn_mask_type": AttnMaskType.causal},
                 submodules=SelfAttentionSubmodules(
                     linear_qkv=ColumnParallelLinear,
-                    core_attention=ModuleSpec(
-                        module=EncodedAttention, params={"encoding": encoding, "seed": seed, "backend": backend}
-                    ),
+                    core_attention=ModuleSpec(module=EncodedAttention, params=attention),
                     linear_proj=RowParallelLinear,
                     q_layernorm=IdentityOp,
                     k_layernorm=IdentityOp,
@@ -43,4 +46,4 @@ def decoder_spec(num_layers: int, encoding: Encoding, seed: int, backend: str) -
             mlp_bda=get_bias_dropout_add,
         ),
     )
-    return TransformerBlockSubmodules(layer_specs=[layer] * num_layers, layer_norm=Norm)
+    return TransformerBlockSubmodules(layer_specs=[layer] * model.num_layers, layer_norm=Norm)

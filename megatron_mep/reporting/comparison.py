@@ -73,6 +73,12 @@ def comparisons(rows: Iterable[Row]) -> list[Comparison]:
     return [_comparison(group, reason) for group, reason in zip(groups.values(), apart, strict=True)]
 
 
+def model_of(row: Row) -> tuple[object, ...]:
+    """What makes two rows one model's: its training, and last its step."""
+    options = json.dumps(row.encoding_options, sort_keys=True)
+    return row.run, row.encoding, options, row.train_length, row.seed, row.step
+
+
 def _comparison(rows: list[Row], apart: str | None) -> Comparison:
     latest, left_out = _latest_validations(rows)
     newest, superseded = _newest(latest)
@@ -113,11 +119,12 @@ def _reasons_apart(firsts: Sequence[Row]) -> list[str | None]:
 
 def _latest_validations(rows: list[Row]) -> tuple[list[Row], str | None]:
     """Without the validations that a later one of the same run follows."""
-    last_step: dict[str, int] = {}
+    last_step: dict[tuple[object, ...], int] = {}
     for row in rows:
         if row.purpose == "validation":
-            last_step[row.run] = max(row.step, last_step.get(row.run, 0))
-    kept = [row for row in rows if row.purpose == "evaluation" or row.step == last_step[row.run]]
+            training = model_of(row)[:-1]
+            last_step[training] = max(row.step, last_step.get(training, 0))
+    kept = [row for row in rows if row.purpose == "evaluation" or row.step == last_step[model_of(row)[:-1]]]
     dropped = len(rows) - len(kept)
     return kept, f"{dropped} validations during training before each run's last are not shown." if dropped else None
 
@@ -158,12 +165,6 @@ def _line(label: str, rows: list[Row]) -> Line:
         cut = {length: trained for length in full if length > model.train_length}
     within = {length: row for length, row in full.items() if length <= model.train_length}
     return Line(label, model, full, within | cut if cut else {})
-
-
-def model_of(row: Row) -> tuple[object, ...]:
-    """What makes two rows one model's."""
-    options = json.dumps(row.encoding_options, sort_keys=True)
-    return row.run, row.step, row.encoding, options, row.train_length, row.seed
 
 
 def _labels(models: Sequence[Row]) -> list[str]:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from html import escape
+from textwrap import wrap
 from typing import Any
 
 import matplotlib as mpl
@@ -65,18 +66,20 @@ def look() -> Iterator[None]:
 
 
 def legend(figure: Figure, style: Mapping[str, Style], names: Iterable[str], others: Sequence[Line2D]) -> None:
-    """Below the figure: the models by their style, then the other kinds of line."""
+    """Below the figure, which grows by it: the models by their style, then the other kinds of line."""
     wanted = set(names)
-    models = [
-        # matplotlib passes over a label that starts with an underscore
-        Line2D([], [], color=drawn.colour, marker=drawn.marker, label=f" {name}" if name[:1] == "_" else name)
+    handles = [
+        Line2D([], [], color=drawn.colour, marker=drawn.marker, label=_label(name, int(figure.get_figwidth() * 10)))
         for name, drawn in style.items()
         if name in wanted
     ]
-    handles = [*models, *others]
-    longest = max(len(str(handle.get_label())) for handle in handles)
-    columns = max(1, int(figure.get_figwidth() * 13 / (longest + 7)))
-    figure.legend(handles=handles, loc="outside lower center", ncols=min(columns, len(handles)))
+    handles += others
+    lines = [str(handle.get_label()).splitlines() for handle in handles]
+    longest = max(len(line) for label in lines for line in label)
+    columns = min(len(handles), max(1, int(figure.get_figwidth() * 13 / (longest + 7))))
+    num_lines = max(sum(map(len, lines[column::columns])) for column in range(columns))
+    figure.set_figheight(figure.get_figheight() + 0.2 * num_lines + 0.1)
+    figure.legend(handles=handles, loc="outside lower center", ncols=columns)
 
 
 def svg(figure: Figure) -> str:
@@ -100,3 +103,9 @@ def png(figure: Figure) -> bytes:
     with look():
         figure.savefig(image, format="png", dpi=200)
     return image.getvalue()
+
+
+def _label(name: str, width: int) -> str:
+    """A name in lines of at most `width` characters; matplotlib passes over one that starts with an underscore."""
+    wrapped = "\n".join(wrap(name, width))
+    return f" {wrapped}" if wrapped.startswith("_") else wrapped

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -13,12 +14,27 @@ from megatron_mep.reporting.comparison import Comparison, Line
 from megatron_mep.reporting.drawing import DASHED, WIDE_IN, Style, legend, look
 from megatron_mep.reporting.records import Row, TrainingPoint
 
-PANEL_IN = 3.4
+PANEL_IN = 3.2
 """Height of a panel in inches."""
-DETAIL = 1.3
-"""A detail reaches up to this multiple of the lowest perplexity; it is drawn where some model exceeds twice that."""
 MAX_POINTS = 400
 """A longer training curve is drawn as the means of this many buckets of steps."""
+
+
+@dataclass(frozen=True)
+class Panel:
+    """A place of a figure, and what it shows."""
+
+    comparison: Comparison
+    row: int
+    column: int | slice
+    top: float | None = None
+    """The highest perplexity of a detail; `None` for the whole range."""
+
+    @property
+    def title(self) -> str:
+        """What tells it from the figure's other panels."""
+        whole = f"{self.comparison.name}, hash {self.comparison.scored_hash[:8]}"
+        return "detail: the lowest perplexities" if self.top else whole
 
 
 def length_curves(comparisons: Sequence[Comparison], style: Mapping[str, Style], width_in: float = WIDE_IN) -> Figure:
@@ -27,23 +43,17 @@ def length_curves(comparisons: Sequence[Comparison], style: Mapping[str, Style],
     Where some model breaks down, a second panel shows the others in detail: beside the first, or below it on a
     narrow figure.
     """
-    panels = [[None, top] if (top := _detail_top(each)) else [None] for each in comparisons]
-    beside = width_in >= WIDE_IN
-    num_rows = len(panels) if beside else sum(map(len, panels))
+    columns = 2 if width_in >= WIDE_IN else 1
+    panels = list(_panels(comparisons, columns))
+    num_rows = panels[-1].row + 1
     with look():
-        figure = Figure(figsize=(width_in, PANEL_IN * num_rows + 0.6), layout="constrained")
-        grid = figure.add_gridspec(num_rows, 2 if beside else 1)
-        row = 0
-        for comparison, tops in zip(comparisons, panels, strict=True):
-            for column, top in enumerate(tops):
-                place = grid[row, column] if beside and len(tops) > 1 else grid[row, :]
-                axes = figure.add_subplot(place)
-                _length_panel(axes, comparison, style, top)
-                if len(comparisons) > 1 or len(tops) > 1:
-                    whole = f"{comparison.name}, hash {comparison.scored_hash[:8]}"
-                    axes.set_title("detail: the lowest perplexities" if top else whole)
-                row += not beside
-            row += beside
+        figure = Figure(figsize=(width_in, PANEL_IN * num_rows), layout="constrained")
+        grid = figure.add_gridspec(num_rows, columns)
+        for panel in panels:
+            axes = figure.add_subplot(grid[panel.row, panel.column])
+            _draw_panel(axes, panel, style, width_in / columns)
+            if len(panels) > 1:
+                axes.set_title(panel.title)
         others = [Line2D([], [], color="#777777", linestyle=":", linewidth=1.0, label="training length")]
         if any(line.cut for comparison in comparisons for line in comparison.lines):
             others.append(Line2D([], [], color="#555555", linestyle=DASHED, linewidth=1.1, label="context cut to it"))
@@ -56,7 +66,7 @@ def training_curves(
 ) -> Figure:
     """Loss against training tokens: a line for training, markers for validation; the steep start is cut off."""
     with look():
-        figure = Figure(figsize=(width_in, PANEL_IN + 0.4), layout="constrained")
+        figure = Figure(figsize=(width_in, PANEL_IN), layout="constrained")
         axes = figure.add_subplot()
         tops: list[float] = []
         for name, points in runs.items():
@@ -87,7 +97,19 @@ def undrawn(comparison: Comparison) -> list[str]:
     ]
 
 
-def _length_panel(axes: Axes, comparison: Comparison, style: Mapping[str, Style], top: float | None) -> None:
+def _panels(comparisons: Sequence[Comparison], columns: int) -> Iterator[Panel]:
+    row = 0
+    for comparison in comparisons:
+        top = _detail_top(comparison)
+        yield Panel(comparison, row, 0 if top else slice(None))
+        if top:
+            row += columns == 1
+            yield Panel(comparison, row, columns - 1, top)
+        row += 1
+
+
+def _draw_panel(axes: Axes, panel: Panel, style: Mapping[str, Style], width_in: float) -> None:
+    comparison, top = panel.comparison, panel.top
     for line in comparison.lines:
         _draw_line(axes, line, style[line.label])
     train_lengths = sorted({line.model.train_length for line in comparison.lines})
@@ -95,6 +117,7 @@ def _length_panel(axes: Axes, comparison: Comparison, style: Mapping[str, Style]
         axes.axvline(train_length, color="#777777", linewidth=1.0, linestyle=":", zorder=1)
     axes.set_xscale("log", base=2)
     axes.set_xticks(comparison.lengths, [_tick(length, train_lengths) for length in comparison.lengths])
+    axes.tick_params("x", labelsize=_tick_size(comparison.lengths, width_in))
     axes.xaxis.set_minor_locator(NullLocator())
     axes.set_yscale("log")
     _perplexity_axis(axes, [value for value in _values(comparison) if top is None or value <= top])
@@ -102,30 +125,37 @@ def _length_panel(axes: Axes, comparison: Comparison, style: Mapping[str, Style]
 
 
 def _draw_line(axes: Axes, line: Line, style: Style) -> None:
-    lengths, values = _finite(line.full)
+    lengths, values = _points(line.full)
     axes.plot(lengths, values, color=style.colour, marker=style.marker)
     beyond = {length: row for length, row in line.cut.items() if length >= line.model.train_length}
-    lengths, values = _finite(beyond)
+    lengths, values = _points(beyond)
     axes.plot(lengths, values, color=style.colour, linestyle=DASHED, linewidth=1.1)
 
 
 def _perplexity_axis(axes: Axes, values: Sequence[float]) -> None:
-    """Limits around the values, and round numbers as ticks: few decades need more than their powers of ten."""
+    """Limits around the values, and round numbers as ticks; the fewer decades, the more in each."""
     if values:
         margin = max(1.02, (max(values) / min(values)) ** 0.06)
         axes.set_ylim(min(values) / margin, max(values) * margin)
     low, high = axes.get_ylim()
-    axes.yaxis.set_major_locator(
-        MaxNLocator(7, steps=[1, 2, 2.5, 5, 10]) if high / low < 12 else LogLocator(10, subs=(1, 3))
-    )
+    if high / low < 12:
+        axes.yaxis.set_major_locator(MaxNLocator(7, steps=[1, 2, 2.5, 5, 10]))
+    else:
+        axes.yaxis.set_major_locator(LogLocator(10, subs=(1, 3) if high / low < 1e5 else (1,), numticks=10))
     axes.yaxis.set_minor_locator(NullLocator())
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
 
 
 def _detail_top(comparison: Comparison) -> float | None:
-    """Up to where a detail shows, or `None` where the whole range is fine enough."""
+    """Up to where a detail shows: what is about as good as at the training length, but not twice the lowest.
+
+    `None` where the whole range is fine enough.
+    """
     values = list(_values(comparison))
-    return DETAIL * min(values) if values and max(values) > 2 * DETAIL * min(values) else None
+    trained = [line.full[line.model.train_length] for line in comparison.lines if line.model.train_length in line.full]
+    good = [row.value for row in trained if math.isfinite(row.value) and row.value < 2 * min(values)]
+    top = 1.05 * max(good, default=math.inf)
+    return top if values and max(values) > 2 * top else None
 
 
 def _values(comparison: Comparison) -> Iterator[float]:
@@ -133,15 +163,22 @@ def _values(comparison: Comparison) -> Iterator[float]:
         yield from (row.value for row in line.measured if math.isfinite(row.value))
 
 
-def _finite(rows: Mapping[int, Row]) -> tuple[list[int], list[float]]:
-    drawn = [(length, row.value) for length, row in sorted(rows.items()) if math.isfinite(row.value)]
-    return [length for length, _ in drawn], [value for _, value in drawn]
+def _points(rows: Mapping[int, Row]) -> tuple[list[int], list[float]]:
+    """Lengths and perplexities; one that is not finite leaves a gap in its line."""
+    lengths = sorted(rows)
+    return lengths, [rows[length].value for length in lengths]
 
 
 def _tick(length: int, train_lengths: Sequence[int]) -> str:
     """The length, with its multiple of the training length where all models share one."""
     multiple = f"\n{length / train_lengths[0]:.3g}\N{MULTIPLICATION SIGN}" if len(train_lengths) == 1 else ""
     return f"{length}{multiple}"
+
+
+def _tick_size(lengths: Sequence[int], width_in: float) -> float:
+    """Points at which the lengths stand beside each other; a digit is some 0.62 of its size wide."""
+    room_pt = 72 * 0.8 * width_in / len(lengths)
+    return min(9.5, room_pt / (0.62 * (len(str(lengths[-1])) + 1)))
 
 
 def _thinned(points: Iterable[tuple[int, float | None]]) -> tuple[list[float], list[float]]:

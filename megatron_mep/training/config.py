@@ -87,7 +87,7 @@ class TrainingConfig(Config):
     recompute: Literal["none", "selective", "full"] = "none"
     """Activations computed again in the backward pass: none, those of core attention, or all of a layer."""
     optimizer: OptimizerConfig
-    """The optimizer."""
+    """Learning rates, moments, weight decay and clipping."""
     schedule: AnySchedule = Cosine()
     """The learning rate's course over the steps."""
 

@@ -11,6 +11,7 @@ from megatron_mep.parallel.groups import Groups
 from megatron_mep.parallel.mpu import ModelParallelUnit
 from megatron_mep.training.config import TrainingConfig
 from megatron_mep.training.parameter_groups import parameter_groups
+from megatron_mep.training.precision import dtype_of
 
 
 def build_engine(model: nn.Module, training: TrainingConfig, groups: Groups) -> deepspeed.DeepSpeedEngine:
@@ -19,8 +20,7 @@ def build_engine(model: nn.Module, training: TrainingConfig, groups: Groups) -> 
     The caller owns the global batch: it calls `backward` for each micro-batch and `step` once.
     """
     _skip_the_compiled_communication_op()
-    if training.precision == "bf16":
-        model.bfloat16()
+    model.to(dtype_of(training.precision))
     sum_over_tensor_ranks(model, groups.tensor_group)
     optimizer = training.optimizer
     engine, *_ = deepspeed.initialize(

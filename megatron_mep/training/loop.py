@@ -1,8 +1,8 @@
 """The training loop: steps, and what is due between them."""
 
 import time
-from contextlib import contextmanager
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 

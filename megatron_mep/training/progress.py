@@ -39,7 +39,7 @@ class Progress:
         if self._bar is not None:
             self._bar.write(line, file=self._stream)
         elif self._shown:
-            print(line, file=self._stream, flush=True)  # noqa: T201
+            print(line, file=self._stream, flush=True)
 
     def close(self) -> None:
         """Leaves the terminal in order."""

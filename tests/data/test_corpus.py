@@ -201,7 +201,10 @@ def test_a_given_tokenizer_is_taken_as_it_is(tmp_path):
     for name in ("tokenizer.model", "train.bin", "train.idx", "validation.bin", "validation.idx"):
         assert (tmp_path / "b" / name).read_bytes() == (folder / name).read_bytes()
     model.write_bytes(b"another")
-    with pytest.raises(DataError, match=r"given\.model"):
+    with pytest.raises(DataError, match=r"1 of its files changed.*given\.model"):
+        prepare(data, 0, silent)
+    model.unlink()
+    with pytest.raises(DataError, match=r"1 of its files changed.*given\.model"):
         prepare(data, 0, silent)
 
 

@@ -76,9 +76,9 @@ def test_the_same_text_makes_the_same_tokenizer(model_type):
     assert train(stories(300), options).model == train(stories(300), options).model
 
 
-def test_text_between_tabs_is_learned():
-    texts = ["\tbanana\tbanana\n"] * 50
-    tokenizer = train(texts, TrainTokenizer(vocab_size=266))
+@pytest.mark.parametrize("letter", ["\t", "\n", "\r", "\0", "\u2581", "\u2585", "\u2047"])
+def test_text_around_any_letter_is_learned(letter):
+    tokenizer = train([f"banana{letter}banana{letter}"] * 50, TrainTokenizer(vocab_size=264))
     [tokens] = tokenizer.encode(["banana"])
     assert len(tokens) < len("banana")
 

@@ -1,7 +1,7 @@
 """Causal attention of one head in plain fp64 loops, and the constants of an encoding."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -39,12 +39,12 @@ def values(seed: int, length: int) -> list[float]:
 
 
 def attend(
-    score: list[list[float]], value: list[float], factor: Callable[[int], float]
+    score: list[list[float]], value: list[float], factor: Sequence[float]
 ) -> tuple[list[float], list[float]]:
-    """Each query's output and log-sum-exp, its un-normalised weights multiplied by a factor of the distance."""
+    """Each query's output and log-sum-exp, its un-normalised weights multiplied by the factor of each distance."""
     outputs, sums = [], []
     for query, row in enumerate(score):
-        mass = [math.exp(row[key]) * factor(query - key) for key in range(query + 1)]
+        mass = [math.exp(row[key]) * factor[query - key] for key in range(query + 1)]
         total = math.fsum(mass)
         outputs.append(math.fsum(part * one for part, one in zip(mass, value, strict=False)) / total)
         sums.append(math.log(total))

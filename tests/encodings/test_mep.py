@@ -97,7 +97,8 @@ def test_attention_is_the_merge_of_single_kernel_attentions() -> None:
     shares = (0.75, 0.25)
     encoding = Mep(kernels=(Exponential(weight=3), Gaussian(weight=1, width=2)))
     for head, slope in enumerate(SLOPES):
-        single = [attend(score, value, partial(exponential, slope)), attend(score, value, partial(gaussian, slope / 2))]
+        kernels = (partial(exponential, slope), partial(gaussian, slope / 2))
+        single = [attend(score, value, list(map(kernel, range(LENGTH)))) for kernel in kernels]
         expected = []
         for query in range(LENGTH):
             parts = [share * math.exp(sums[query]) for share, (_, sums) in zip(shares, single, strict=True)]

@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from megatron_mep.config.errors import ConfigError
 from megatron_mep.evaluation.config import EvaluationConfig, ValidationConfig
 from megatron_mep.evaluation.perplexity import DataParallel, batches
 from megatron_mep.evaluation.rows import Measurement
@@ -197,6 +198,11 @@ def test_progress_counts_forwarded_tokens_against_the_clock() -> None:
     assert heard[-1].left_s == 0
     assert rows[0].seconds == 3
     assert rows[0].tokens_per_s == 24 / 3
+
+
+def test_a_stream_too_short_is_refused_before_anything_is_scored() -> None:
+    with pytest.raises(ConfigError, match="this one has 48"):
+        evaluate_lengths(score, STREAM[:48], CONFIG, TRAIN_LENGTH)
 
 
 def test_a_memory_map_of_small_integers_is_a_stream(tmp_path_factory: pytest.TempPathFactory) -> None:

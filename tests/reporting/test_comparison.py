@@ -87,3 +87,10 @@ def test_of_validations_only_the_last_of_a_run_is_shown() -> None:
     assert [line.model.step for line in comparison.lines] == [30]
     assert comparison.notes == ("2 validations during training before each run's last are not shown.",)
     assert comparison.name == "Validation"
+
+
+def test_two_seeds_of_a_run_each_keep_their_last_validation() -> None:
+    changes: dict[str, Any] = {"purpose": "validation", "checkpoint": None}
+    rows = [result("mep", 128, 30.0, step=step, seed=seed, **changes) for seed, step in ((1, 10), (1, 20), (2, 10))]
+    (comparison,) = comparisons(as_read(*rows))
+    assert [(line.model.seed, line.model.step) for line in comparison.lines] == [(1, 20), (2, 10)]

@@ -49,6 +49,11 @@ def test_lines_carry_the_measured_values() -> None:
         assert drawn == pytest.approx(values)
 
 
+def test_a_length_that_is_not_finite_leaves_a_gap() -> None:
+    drawn = length_curves(compared(31.0, math.inf, 28.0), styles(["mep"])).axes[0].get_lines()[0]
+    assert points_of(drawn)[1][1] == math.inf
+
+
 @pytest.mark.parametrize(("worst", "panels"), [(60.0, 1), (300.0, 2)])
 def test_a_model_that_breaks_down_brings_a_detail_of_the_others(worst: float, panels: int) -> None:
     for width_in in (WIDE_IN, NARROW_IN):
@@ -65,9 +70,13 @@ def test_what_cannot_be_drawn_is_said(values: tuple[float, float, float]) -> Non
     assert len(said) == sum(not math.isfinite(value) for value in values)
 
 
-def test_the_same_rows_give_the_same_file() -> None:
+def test_the_same_rows_give_the_same_file_with_no_address_in_it() -> None:
     first, second = (svg(length_curves(compared(31.0, 29.0, 28.0), styles(["mep"]))) for _ in range(2))
     assert first == second
+    namespaces = set(re.findall(r'xmlns[:\w]*="([^"]+)"', first))
+    assert set(re.findall(r"https?://[^\s\"<]+", first)) - namespaces == {
+        "http://www.w3.org/Graphics/SVG/1.1/DTD/svg11.dtd"
+    }
 
 
 def test_inline_figures_share_no_id() -> None:

@@ -1,0 +1,208 @@
+"""Toeplitz attention: output and gradients against one query at a time, and what it may cost."""
+
+from functools import partial
+
+import pytest
+import torch
+from torch import Tensor
+
+from megatron_mep.attention import toeplitz
+from megatron_mep.attention.reference import dense_bias, reference_attention
+from megatron_mep.attention.toeplitz import toeplitz_attention
+from tests.attention.oracle import (
+    SCALE,
+    Inputs,
+    LargestStorage,
+    Shape,
+    attend_by_query,
+    output_and_gradients,
+    random_inputs,
+)
+from tests.support.tolerance import assert_exact_equal, assert_within_budget
+
+CHUNK = 64
+
+attend = partial(toeplitz_attention, scale=SCALE, forward_rows=CHUNK, backward_rows=CHUNK)
+
+
+def attend_densely(query: Tensor, key: Tensor, value: Tensor, bias: Tensor) -> Tensor:
+    return reference_attention(query, key, value, dense_bias(bias, query.size(2), key.size(2)), scale=SCALE)
+
+
+def assert_correct(inputs: Inputs, **options: int) -> None:
+    actual = output_and_gradients(partial(attend, **options), inputs)
+    plain = output_and_gradients(attend_densely, inputs)
+    exact = output_and_gradients(attend_by_query, inputs.double())
+    for name in exact:
+        assert_within_budget(actual[name], plain[name], exact[name], name)
+
+
+@pytest.mark.parametrize("length", [1, 63, 64, 257, 300])
+def test_matches_one_query_at_a_time(length):
+    assert_correct(random_inputs(Shape(1, 2, 2, length, length)))
+
+
+@pytest.mark.parametrize("groups", [1, 2, 4])
+def test_heads_share_keys_of_their_group(groups):
+    assert_correct(random_inputs(Shape(2, 4, groups, 130, 130)))
+
+
+@pytest.mark.parametrize("queries", [1, 63, 65, 129])
+@pytest.mark.parametrize("groups", [2, 4])
+def test_queries_stand_at_the_end_of_the_keys(queries, groups):
+    assert_correct(random_inputs(Shape(2, 4, groups, queries, 130)))
+
+
+def test_bf16_beyond_256_positions():
+    assert_correct(random_inputs(Shape(1, 4, 2, 300, 300), torch.bfloat16))
+
+
+def test_fp64_keeps_its_precision():
+    inputs = random_inputs(Shape(1, 2, 1, 70, 75), torch.float64)
+    actual, exact = (output_and_gradients(function, inputs) for function in (attend, attend_by_query))
+    for name in exact:
+        torch.testing.assert_close(actual[name], exact[name], rtol=1e-12, atol=1e-13, msg=name)
+
+
+def test_more_rows_than_queries():
+    assert_correct(random_inputs(Shape(1, 2, 2, 20, 30)), forward_rows=256, backward_rows=128)
+
+
+@pytest.mark.parametrize("groups", [1, 2, 4])
+def test_blocks_of_groups_add_up(monkeypatch, groups):
+    monkeypatch.setattr(toeplitz, "_BLOCK_BYTES_PER_THREAD", 1)
+    assert_correct(random_inputs(Shape(2, 4, groups, 130, 130)))
+
+
+def test_fixed_bias_gives_the_same_gradients():
+    inputs = random_inputs(Shape(2, 4, 2, 130, 130))
+    learned = output_and_gradients(attend, inputs)
+    fixed = output_and_gradients(attend, inputs._replace(bias=inputs.bias.detach()))
+    assert "gradient of bias" not in fixed
+    for name in fixed:
+        assert_exact_equal(fixed[name], learned[name], name)
+
+
+@pytest.mark.parametrize("groups", [2, 4])
+def test_views_of_a_fused_projection_give_the_same(groups):
+    shape = Shape(2, 4, groups, 130, 130)
+    inputs = random_inputs(shape)
+    views = [split.detach().permute(1, 2, 0, 3).requires_grad_() for split in fused_projection(inputs)]
+    strided = inputs._replace(query=views[0], key=views[1], value=views[2])
+    assert not any(view.is_contiguous() for view in views)
+    assert_correct(strided)
+
+
+def fused_projection(inputs: Inputs) -> list[Tensor]:
+    """`[S, B, heads, D]` of query, key and value as parts of one tensor `[S, B, H + 2 G, D]`."""
+    sizes = [part.size(1) for part in inputs[:3]]
+    return list(torch.cat(inputs[:3], dim=1).permute(2, 0, 1, 3).contiguous().split(sizes, dim=2))
+
+
+def test_head_dimension_need_not_be_contiguous():
+    inputs = random_inputs(Shape(1, 2, 2, 70, 70))
+    strided = [part.detach().mT.contiguous().mT.requires_grad_() for part in inputs[:3]]
+    assert_correct(inputs._replace(query=strided[0], key=strided[1], value=strided[2]))
+
+
+def test_output_is_laid_out_by_position():
+    output = attend(*random_inputs(Shape(2, 4, 2, 70, 70))[:4])
+    assert output.permute(2, 0, 1, 3).is_contiguous()
+
+
+def test_distances_at_minus_infinity_are_out_of_the_window():
+    inputs = random_inputs(Shape(1, 4, 2, 200, 200))
+    window = torch.tensor([1, 5, 100, 300])
+    outside = torch.arange(inputs.bias.size(1)) >= window[:, None]
+    windowed = inputs._replace(bias=inputs.bias.detach().masked_fill(outside, -torch.inf).requires_grad_())
+    actual = output_and_gradients(attend, windowed)
+    plain = output_and_gradients(attend_densely, windowed)
+    exact = output_and_gradients(partial(attend_by_query, window=window), inputs.double())
+    for name in exact:
+        assert_within_budget(actual[name], plain[name], exact[name], name)
+    assert not actual["gradient of bias"][outside].any()
+
+
+def test_distances_beyond_the_keys_get_no_gradient():
+    inputs = random_inputs(Shape(1, 2, 2, 70, 70))
+    gradient = output_and_gradients(attend, inputs)["gradient of bias"]
+    assert gradient.shape == (2, 75)
+    assert not gradient[:, 70:].any()
+
+
+@pytest.mark.parametrize("groups", [1, 4])
+@pytest.mark.parametrize("learned", [False, True])
+def test_memory_is_linear_in_the_length(groups, learned):
+    heads, length = 4, 1024
+    inputs = random_inputs(Shape(1, heads, groups, length, length))
+    if not learned:
+        inputs = inputs._replace(bias=inputs.bias.detach())
+    with LargestStorage() as largest:
+        output_and_gradients(attend, inputs)
+    assert largest.numel <= heads * CHUNK * length
+
+
+def test_keys_are_not_repeated_for_the_heads_of_a_group():
+    inputs = random_inputs(Shape(1, 16, 1, 1, 2048))
+    with LargestStorage() as largest, torch.no_grad():
+        attend(*inputs[:4])
+    assert largest.numel < 16 * inputs.key.numel() / 2
+
+
+def test_mask_requires_no_gradient(monkeypatch):
+    masks = []
+    flash = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+
+    def recording(*args, **options):
+        masks.append(options["attn_mask"])
+        return flash(*args, **options)
+
+    monkeypatch.setattr(torch.ops.aten, "_scaled_dot_product_flash_attention_for_cpu", recording)
+    output_and_gradients(attend, random_inputs(Shape(1, 2, 2, 130, 130)))
+    assert len(masks) == 3
+    assert not any(mask.requires_grad for mask in masks)
+
+
+def test_second_derivatives_are_refused():
+    inputs = random_inputs(Shape(1, 2, 2, 5, 5))
+    (gradient,) = torch.autograd.grad(attend(*inputs[:4]).square().sum(), inputs.query, create_graph=True)
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        gradient.sum().backward()
+
+
+@pytest.mark.parametrize(
+    ("change", "broken"),
+    [
+        ({"query": torch.zeros(1, 4, 5, 8, device="meta")}, "computes on a CPU, not on meta"),
+        ({"query": torch.zeros(1, 3, 5, 8)}, "3 heads do not split over 2 groups"),
+        ({"query": torch.zeros(1, 4, 6, 8)}, "6 queries cannot be the last of 5 positions"),
+        ({"bias": torch.zeros(2, 5)}, "bias of 2 heads for 4"),
+        ({"bias": torch.zeros(4, 4)}, "bias ends at distance 3, before 5 positions"),
+        ({"bias": torch.zeros(4, 5, dtype=torch.bfloat16)}, "fp32 or wider, not torch.bfloat16"),
+    ],
+)
+def test_broken_calls_are_told(change, broken):
+    inputs = random_inputs(Shape(1, 4, 2, 5, 5))._replace(**change)
+    with pytest.raises(AssertionError, match=broken):
+        attend(*inputs[:4])
+
+
+@pytest.mark.parametrize(
+    ("operation", "schema"),
+    [
+        (
+            "_scaled_dot_product_flash_attention_for_cpu",
+            "aten::_scaled_dot_product_flash_attention_for_cpu(Tensor query, Tensor key, Tensor value, "
+            "float dropout_p=0., bool is_causal=False, *, Tensor? attn_mask=None, float? scale=None) "
+            "-> (Tensor output, Tensor logsumexp)",
+        ),
+        (
+            "_softmax_backward_data.out",
+            "aten::_softmax_backward_data.out(Tensor grad_output, Tensor output, int dim, ScalarType input_dtype, "
+            "*, Tensor(a!) grad_input) -> Tensor(a!)",
+        ),
+    ],
+)
+def test_private_operations_are_those_of_the_pinned_torch(operation, schema):
+    packet, _, overload = operation.partition(".")
+    assert str(getattr(getattr(torch.ops.aten, packet), overload or "default")._schema) == schema

@@ -1,0 +1,87 @@
+"""The command line: help that needs nothing, mistakes on stderr with exit code 2, and the encodings."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from megatron_mep import cli
+from megatron_mep.encodings import BUILT_IN
+from tests.support.runs import run_tree
+
+HEAVY = ("torch", "pydantic", "pydantic_core", "yaml", "megatron", "deepspeed", "numpy", "datasets", "matplotlib")
+
+
+def python(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, *arguments], capture_output=True, text=True, timeout=60, check=False)
+
+
+def file_of(folder: Path, tree: object) -> str:
+    file = folder / "run.yaml"
+    file.write_text(yaml.safe_dump(tree), encoding="utf-8")
+    return str(file)
+
+
+def test_help_imports_no_library() -> None:
+    done = python("-X", "importtime", "-m", "megatron_mep", "--help")
+    imported = {line.rpartition("|")[2].strip().partition(".")[0] for line in done.stderr.splitlines()}
+    assert done.returncode == 0
+    assert "argparse" in imported, "otherwise this shows nothing"
+    assert not imported.intersection(HEAVY)
+    for verb in ("check", "prepare", "train", "evaluate", "report", "encodings"):
+        assert verb in done.stdout
+
+
+@pytest.mark.parametrize("verb", ["check", "prepare", "train", "evaluate", "report", "encodings"])
+def test_every_verb_explains_itself(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as left:
+        cli.main([verb, "--help"])
+    assert left.value.code == 0
+    assert f"usage: mep {verb}" in capsys.readouterr().out
+
+
+def test_a_wrong_run_file_is_told_on_stderr_with_exit_code_2(tmp_path: Path) -> None:
+    tree = run_tree(model={"num_layer": 2, "encoding": {"name": "alibbi"}}, parallel={"tensor": 3})
+    done = python("-m", "megatron_mep", "check", file_of(tmp_path, tree), "training.stepz=3")
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert "Traceback" not in done.stderr
+    told = done.stderr.splitlines()
+    assert all(line.startswith("mep: ") for line in told)
+    for key in ("model.num_layer = 2", "model.encoding.name = 'alibbi'", "training.stepz = 3", "parallel.tensor = 3"):
+        assert any(line.startswith(f"mep: {key}: ") for line in told), key
+
+
+def test_ranks_but_the_first_say_who_they_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("RANK", "3")
+    assert cli.main(["check", str(tmp_path / "absent.yaml")]) == 2
+    assert capsys.readouterr().err.startswith("[rank 3] mep: ")
+
+
+@pytest.mark.parametrize("arguments", [[], ["tarin"], ["check"], ["report", "results.jsonl"]])
+def test_a_wrong_command_ends_with_exit_code_2(arguments: list[str]) -> None:
+    with pytest.raises(SystemExit) as left:
+        cli.main(arguments)
+    assert left.value.code == 2
+
+
+def test_encodings_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["encodings"]) == 0
+    names = [line.split()[0] for line in capsys.readouterr().out.splitlines()[1:]]
+    assert names == [kind.model_fields["name"].default for kind in BUILT_IN]
+
+
+def test_an_encoding_is_explained(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["encodings", "mep"]) == 0
+    told = capsys.readouterr().out
+    assert "arXiv:2403.17698" in told
+    assert "kernels: [{kernel: exponential}, {kernel: gaussian}]" in told
+
+
+def test_an_unknown_encoding_is_told_with_a_suggestion(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["encodings", "alibbi"]) == 2
+    assert capsys.readouterr().err == "mep: NAME = 'alibbi': is not a known encoding; did you mean 'alibi'?\n"

@@ -1,0 +1,270 @@
+"""Every rule between keys: a run that breaks it, one that just holds, and the remedy, which is accepted."""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from megatron_mep.config.errors import ConfigError, Mistake
+from megatron_mep.config.loader import apply_overrides
+from megatron_mep.rules import RULES, batches_fit, broken_rules
+from megatron_mep.run import RunConfig, run_of
+from tests.support.runs import run_tree
+
+Tree = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Case:
+    """A run that breaks one rule alone."""
+
+    rule: str
+    breaks: Tree
+    key: str
+    holds: Tree
+    """As close to the broken run as holds."""
+    remedy: Callable[[str], list[str]] = field(default=lambda text: [])
+    """The overrides that the text of the remedy comes to."""
+
+
+def number(text: str) -> str:
+    """The first number in a remedy."""
+    (found, *_) = re.findall(r"[0-9][0-9.e-]*[0-9]|[0-9]", text)
+    return str(found)
+
+
+def sets(key: str) -> Callable[[str], list[str]]:
+    """A remedy that names a value of the key."""
+    return lambda text: [f"{key}={number(text)}"]
+
+
+def encoding(name: str, **options: Any) -> Tree:
+    return {"encoding": {"name": name, **options}}
+
+
+GROUPS_OF_FOUR = {"num_attention_heads": 12, "hidden_size": 48, "num_query_groups": 4, "ffn_hidden_size": 12 * 7 * 5}
+WSD = {"name": "wsd", "decay_steps": 3}
+LEARNED = encoding("mep", kernels=[{"kernel": "log"}])
+
+CASES = (
+    Case(
+        "_heads_divide_the_width",
+        {"model": {"num_attention_heads": 5}},
+        "model.num_attention_heads",
+        {"model": {"num_attention_heads": 8}},
+        sets("model.num_attention_heads"),
+    ),
+    Case(
+        "_groups_divide_the_heads",
+        {"model": {"num_query_groups": 3}},
+        "model.num_query_groups",
+        {"model": {"num_query_groups": 2}},
+        sets("model.num_query_groups"),
+    ),
+    Case(
+        "_tensor_ranks_divide_the_heads",
+        {"model": {"ffn_hidden_size": 48}, "parallel": {"tensor": 3}},
+        "parallel.tensor",
+        {"model": {"ffn_hidden_size": 48}, "parallel": {"tensor": 4}},
+        sets("parallel.tensor"),
+    ),
+    Case(
+        "_tensor_ranks_divide_the_heads",
+        {"model": GROUPS_OF_FOUR, "parallel": {"tensor": 6}},
+        "parallel.tensor",
+        {"model": GROUPS_OF_FOUR, "parallel": {"tensor": 12}},
+        sets("parallel.tensor"),
+    ),
+    # 6 is the nearest divisor of the heads, and fits no four groups
+    Case(
+        "_tensor_ranks_divide_the_heads",
+        {"model": GROUPS_OF_FOUR, "parallel": {"tensor": 7}},
+        "parallel.tensor",
+        {"model": GROUPS_OF_FOUR, "parallel": {"tensor": 4}},
+        sets("parallel.tensor"),
+    ),
+    Case(
+        "_tensor_ranks_divide_the_feed_forward",
+        {"model": {"ffn_hidden_size": 63}, "parallel": {"tensor": 4}},
+        "parallel.tensor",
+        {"model": {"ffn_hidden_size": 60}, "parallel": {"tensor": 4}},
+        sets("model.ffn_hidden_size"),
+    ),
+    Case(
+        "_sequence_parallel_splits_the_sequence",
+        {"training": {"seq_length": 7}, "parallel": {"tensor": 2, "sequence": True}},
+        "training.seq_length",
+        {"training": {"seq_length": 7}, "parallel": {"tensor": 2}},
+        sets("training.seq_length"),
+    ),
+    Case(
+        "_micro_batches_fill_the_global_batch",
+        {"training": {"micro_batch_size": 4, "global_batch_size": 6}},
+        "training.global_batch_size",
+        {"training": {"micro_batch_size": 3, "global_batch_size": 6}},
+        sets("training.global_batch_size"),
+    ),
+    Case(
+        "_schedule_fits_the_steps",
+        {"training": {"schedule": {"name": "cosine", "warmup_steps": 5}}},
+        "training.schedule.warmup_steps",
+        {"training": {"schedule": {"name": "cosine", "warmup_steps": 4}}},
+        sets("training.schedule.warmup_steps"),
+    ),
+    Case(
+        "_schedule_fits_the_steps",
+        {"training": {"schedule": WSD | {"warmup_steps": 2}}},
+        "training.schedule.warmup_steps",
+        {"training": {"schedule": WSD | {"warmup_steps": 1}}},
+        sets("training.schedule.warmup_steps"),
+    ),
+    Case(
+        "_schedule_fits_the_steps",
+        {"training": {"schedule": WSD | {"decay_steps": 5}}},
+        "training.schedule.decay_steps",
+        {"training": {"schedule": WSD | {"decay_steps": 4}}},
+        sets("training.schedule.decay_steps"),
+    ),
+    Case(
+        "_schedule_falls",
+        {"training": {"schedule": {"name": "linear", "min_learning_rate": 0.002}}},
+        "training.schedule.min_learning_rate",
+        {"training": {"schedule": {"name": "linear", "min_learning_rate": 0.001}}},
+        sets("training.schedule.min_learning_rate"),
+    ),
+    Case(
+        "_encoding_fits_the_heads",
+        {"model": encoding("mep", kernels=[{"kernel": "log"}, {"kernel": "gaussian", "slopes": [0.5, 0.25]}])},
+        "model.encoding.kernels[1].slopes",
+        {"model": encoding("mep", kernels=[{"kernel": "log"}, {"kernel": "gaussian", "slopes": [0.5, 0.3, 0.2, 0.1]}])},
+        lambda _: ["model.encoding.kernels=[{kernel: log}, {kernel: gaussian}]"],
+    ),
+    Case(
+        "_rotations_turn_pairs",
+        {"model": encoding("rope") | {"hidden_size": 12}},
+        "model.hidden_size",
+        {"model": encoding("alibi") | {"hidden_size": 12}},
+        sets("model.hidden_size"),
+    ),
+    Case(
+        "_rotations_turn_pairs",
+        {"model": encoding("rope", fraction=0.2) | {"hidden_size": 16}},
+        "model.encoding.fraction",
+        {"model": encoding("rope", fraction=0.2) | {"hidden_size": 32}},
+        sets("model.encoding.fraction"),
+    ),
+    Case(
+        "_bf16_has_master_weights",
+        {"training": {"precision": "bf16", "zero_stage": 0}},
+        "training.zero_stage",
+        {"training": {"precision": "fp32", "zero_stage": 0}},
+        lambda _: ["training.zero_stage=1"],
+    ),
+    Case(
+        "_zero_3_keeps_one_type",
+        {"training": {"precision": "bf16", "zero_stage": 3}, "model": LEARNED},
+        "training.zero_stage",
+        {"training": {"precision": "bf16", "zero_stage": 3}},
+        lambda _: ["training.zero_stage=2"],
+    ),
+    Case(
+        "_evaluation_fits_the_training_length",
+        {"evaluation": {"tokens": 1000}},
+        "evaluation.tokens",
+        {"evaluation": {"tokens": 1024}},
+        sets("evaluation.tokens"),
+    ),
+    Case(
+        "_evaluation_fits_the_training_length",
+        {"validation": {"tokens": 100}},
+        "validation.tokens",
+        {"validation": {"tokens": 104}},
+        sets("validation.tokens"),
+    ),
+    Case(
+        "_evaluation_fits_the_training_length",
+        {"training": {"seq_length": 1}},
+        "training.seq_length",
+        {"training": {"seq_length": 2}},
+        sets("training.seq_length"),
+    ),
+)
+
+parametrised = pytest.mark.parametrize("case", CASES, ids=[f"{case.rule[1:]}-{case.key}" for case in CASES])
+
+
+def test_every_rule_has_a_case() -> None:
+    assert {case.rule for case in CASES} == {rule.broken.__name__ for rule in RULES}
+
+
+@parametrised
+def test_a_broken_rule_is_told_alone(case: Case) -> None:
+    assert [mistake.key for mistake in mistakes_of(case.breaks)] == [case.key]
+
+
+@parametrised
+def test_it_is_found_by_the_rule_of_that_name(case: Case) -> None:
+    run = RunConfig.model_validate(run_tree(**case.breaks))
+    assert [rule.broken.__name__ for rule in RULES if list(rule.broken(run))] == [case.rule]
+
+
+@parametrised
+def test_what_just_holds_is_accepted(case: Case) -> None:
+    run_of(run_tree(**case.holds))
+
+
+@parametrised
+def test_the_remedy_is_accepted(case: Case) -> None:
+    (mistake,) = mistakes_of(case.breaks)
+    overrides = case.remedy(mistake.remedy)
+    assert overrides, "a case says what its remedy comes to"
+    value = overrides[0].partition("=")[2]
+    assert value in mistake.remedy or case.key.startswith("model.encoding.kernels")
+    run_of(apply_overrides(run_tree(**case.breaks), overrides))
+
+
+@parametrised
+def test_a_rule_is_silent_where_a_key_that_it_reads_is_wrong(case: Case) -> None:
+    run = RunConfig.model_validate(run_tree(**case.breaks))
+    (rule,) = [rule for rule in RULES if rule.broken.__name__ == case.rule]
+    assert case.key.startswith(tuple(rule.reads)) or case.key in rule.reads
+    for key in rule.reads:
+        for wrong in (key, f"{key}.inside", f"{key}[0]", key.partition(".")[0]):
+            assert not broken_rules(run, (wrong,)), f"{wrong} is wrong"
+    assert broken_rules(run, ("logging.interval", f"{rule.reads[0]}_other")), "other keys hide nothing"
+
+
+def test_the_smallest_run_breaks_no_rule() -> None:
+    assert broken_rules(run_of(run_tree())) == []
+
+
+def test_more_heads_than_width_are_told_without_a_traceback() -> None:
+    told = mistakes_of({"model": encoding("rope") | {"num_attention_heads": 32}})
+    assert [mistake.key for mistake in told] == ["model.num_attention_heads"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "world_size", "key", "remedy"),
+    [
+        ({"parallel": {"tensor": 2}}, 3, "parallel.tensor", "set it to 1, or start 2 or 4 processes"),
+        ({"training": {"global_batch_size": 6}}, 4, "training.global_batch_size", "try 8"),
+        ({"training": {"global_batch_size": 6, "micro_batch_size": 2}}, 2, "training.global_batch_size", "try 8"),
+        ({"training": {"global_batch_size": 6}, "parallel": {"tensor": 4}}, 16, "training.global_batch_size", "try 8"),
+    ],
+)
+def test_a_batch_that_the_ranks_cannot_share_is_told(changes: Tree, world_size: int, key: str, remedy: str) -> None:
+    (mistake,) = batches_fit(run_of(run_tree(**changes)), world_size)
+    assert (mistake.key, mistake.remedy) == (key, remedy)
+
+
+@pytest.mark.parametrize(("tensor", "world_size"), [(1, 1), (1, 2), (2, 2), (2, 4), (4, 8)])
+def test_a_batch_that_the_ranks_can_share_is_accepted(tensor: int, world_size: int) -> None:
+    assert batches_fit(run_of(run_tree(parallel={"tensor": tensor})), world_size) == []
+
+
+def mistakes_of(changes: Tree) -> list[Mistake]:
+    with pytest.raises(ConfigError) as told:
+        run_of(run_tree(**changes))
+    return list(told.value.mistakes)
