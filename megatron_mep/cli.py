@@ -2,7 +2,9 @@
 
 import argparse
 import os
+import shlex
 import sys
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -14,6 +16,8 @@ OVERRIDES = "key.sub=value ...: overrides of the run file, for example training.
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs a verb; 2 where the user can put right what was wrong."""
     options = _parser().parse_args(arguments)
+    # Megatron-core says at import that it runs without TransformerEngine and Apex, as we mean it to
+    warnings.filterwarnings("ignore", module=r"megatron\.core\.")
     try:
         options.verb(options)
     except UserError as error:
@@ -81,7 +85,7 @@ def _prepare(options: argparse.Namespace) -> None:
     from megatron_mep.run import load_run
 
     run = load_run(options.run, options.overrides)
-    prepare(run.data, run.seed, print, force=options.force)
+    prepare(run.data, print, force=options.force)
 
 
 def _train(options: argparse.Namespace) -> None:
@@ -99,10 +103,11 @@ def _evaluate(options: argparse.Namespace) -> None:
 
 
 def _report(options: argparse.Namespace) -> None:
-    from megatron_mep.reporting.report import write_report
+    from megatron_mep.reporting.report import PAGE, TABLE, write_report
 
-    command = " ".join(["mep", "report", *map(str, options.results), "--to", str(options.to)])
-    print(write_report(options.results, options.to, command))  # noqa: T201
+    write_report(options.results, options.to, command=shlex.join(["mep", *sys.argv[1:]]))
+    print((options.to / TABLE).read_text(encoding="utf-8"))  # noqa: T201
+    print(f"page: {(options.to / PAGE).resolve().as_uri()}")  # noqa: T201
 
 
 def _encodings(options: argparse.Namespace) -> None:

@@ -29,7 +29,7 @@ class RunConfig(Config):
     runs: str = "runs"
     """The folder that holds the folders of runs."""
     seed: int = Field(1234, ge=0)
-    """Fixes initial weights, order of data, dropout and split of the corpus."""
+    """Fixes initial weights, the order of data and dropout."""
     model: ModelConfig
     """The network and its positional encoding."""
     data: DataConfig = DataConfig()

@@ -87,7 +87,7 @@ def test_overrides_of_a_run_are_validated_anew() -> None:
     changed = overridden(run, ["model.encoding.name=rope", "evaluation.lengths=[8, 16]"])
     assert changed.model.encoding.name == "rope"
     assert changed.evaluation.lengths == (8, 16)
-    with pytest.raises(ConfigError, match="parallel.tensor = 3"):
+    with pytest.raises(ConfigError, match=r"parallel\.tensor = 3"):
         overridden(run, ["parallel.tensor=3"])
 
 

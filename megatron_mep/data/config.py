@@ -79,7 +79,9 @@ class DataConfig(Config):
     tokenizer: Annotated[TrainTokenizer | SentencePieceModel, Field(discriminator="kind")] = TrainTokenizer()
     """How text becomes tokens."""
     validation_fraction: float = Field(default=0.1, gt=0.0, lt=1.0)
-    """Share of the documents that are held out; which ones depends on the seed alone."""
+    """Share of the documents that are held out; which ones depends on `seed` alone."""
+    seed: int = Field(default=0, ge=0)
+    """Decides which documents are held out and which text trains the tokenizer. Runs of any seed share a corpus."""
     num_threads: int = Field(default=4, ge=1)
     """Threads that encode. The corpus does not depend on it."""
     index_folder: str | None = None

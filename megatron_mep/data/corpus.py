@@ -16,7 +16,7 @@ from megatron_mep.data.source import open_source, source_files
 from megatron_mep.data.tokenizer import Tokenizer
 
 
-def prepare(data: DataConfig, seed: int, report: Callable[[str], None], force: bool = False) -> Manifest:
+def prepare(data: DataConfig, report: Callable[[str], None], force: bool = False) -> Manifest:
     """Write the corpus of a run file into `data.folder`, whole or not at all.
 
     A corpus prepared from the same settings and files stays as it is; `force` replaces any corpus.
@@ -26,12 +26,12 @@ def prepare(data: DataConfig, seed: int, report: Callable[[str], None], force: b
     _refuse_foreign(folder)
     if (folder / MANIFEST).is_file() and not force:
         manifest = Manifest.load(folder)
-        manifest.refuse_other(data, seed, {str(path): path.stat().st_size for path in files if path.is_file()})
+        manifest.refuse_other(data, {str(path): path.stat().st_size for path in files if path.is_file()})
         report(f"{folder} holds this corpus already: {manifest.summary}")
         return manifest
     try:
         with written_whole(folder, replace=force) as partial:
-            manifest = _write(data, seed, files, partial, report)
+            manifest = _write(data, files, partial, report)
     except FileExistsError as error:
         rule = "must stay empty while a corpus is prepared; something else wrote there"
         raise DataError(Mistake("data.folder", str(folder), rule, "run `mep prepare RUN` again")) from error
@@ -40,7 +40,7 @@ def prepare(data: DataConfig, seed: int, report: Callable[[str], None], force: b
 
 
 def _write(
-    data: DataConfig, seed: int, files: tuple[Path, ...], folder: Path, report: Callable[[str], None]
+    data: DataConfig, files: tuple[Path, ...], folder: Path, report: Callable[[str], None]
 ) -> Manifest:
     if isinstance(data.tokenizer, SentencePieceModel):
         # Before the source is opened: an unfit tokenizer shall not cost a download.
@@ -48,15 +48,15 @@ def _write(
         source = open_source(data.source)
     else:
         source = open_source(data.source)
-        census = Census(seed, data.validation_fraction)
-        tokenizer = train_tokenizer(source, census, data.tokenizer, seed, report)
+        census = Census(data.seed, data.validation_fraction)
+        tokenizer = train_tokenizer(source, census, data.tokenizer, data.seed, report)
     if not tokenizer.exact:
         report("this tokenizer does not give every text back unchanged; bits per byte are of the text it gives back")
     (folder / TOKENIZER).write_bytes(tokenizer.model)
-    census = Census(seed, data.validation_fraction)
+    census = Census(data.seed, data.validation_fraction)
     train, validation = write_splits(source, census, tokenizer, folder, data.num_threads, report)
     manifest = Manifest(
-        settings=settings_of(data, seed),
+        settings=settings_of(data),
         source_files=tuple(SourceFile.of(path) for path in files),
         train=train,
         validation=validation,

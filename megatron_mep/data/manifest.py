@@ -94,10 +94,10 @@ class Manifest(Config):
         """Write the manifest into the folder it describes."""
         (folder / MANIFEST).write_text(self.model_dump_json(indent=2) + "\n", encoding="utf-8")
 
-    def refuse_other(self, data: DataConfig, seed: int, file_sizes: dict[str, int]) -> None:
+    def refuse_other(self, data: DataConfig, file_sizes: dict[str, int]) -> None:
         """Raise `DataError` naming all that differs: a setting, or the name or size of a file that was read."""
         remedy = "set data.folder to another folder, or replace this corpus with --force"
-        wanted, present = _flat(settings_of(data, seed)), _flat(self.settings)
+        wanted, present = _flat(settings_of(data)), _flat(self.settings)
         mistakes = [
             Mistake(key, wanted.get(key), f"{data.folder} was prepared with {present.get(key)!r}", remedy)
             for key in sorted(wanted.keys() | present.keys())
@@ -132,10 +132,9 @@ class Manifest(Config):
                 yield name, "must be the file that its manifest names, and is another"
 
 
-def settings_of(data: DataConfig, seed: int) -> dict[str, JsonValue]:
+def settings_of(data: DataConfig) -> dict[str, JsonValue]:
     """All that decides what a corpus holds, as the run file states it."""
-    section = data.model_dump(mode="json", exclude=_INCIDENTAL)
-    return {"data": section, "seed": seed}
+    return {"data": data.model_dump(mode="json", exclude=_INCIDENTAL)}
 
 
 def _sha256_of(path: Path) -> str:

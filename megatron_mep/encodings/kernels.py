@@ -139,9 +139,8 @@ class Power(Kernel):
         """`r1_h d^r2_h`."""
         r1 = softplus(per_head(weights["r1"], distance))
         r2 = 2 * torch.sigmoid(per_head(weights["r2"], distance))
-        # d/dr2 of 0^r2 is 0 * log 0: distance 0 is computed at 1 and then put back to 0
-        power = distance.clamp(min=1) ** r2
-        return r1 * torch.where(distance > 0, power, 0)
+        # autograd takes d/dr2 of 0^r2 to be 0, and not 0 * log 0 as exp(r2 log d) would have it
+        return r1 * distance**r2
 
 
 AnyKernel = Annotated[Exponential | Gaussian | Logarithmic | Power, Field(discriminator="kernel")]

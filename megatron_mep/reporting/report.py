@@ -11,7 +11,10 @@ from megatron_mep.reporting.drawing import png, styles, svg
 from megatron_mep.reporting.figures import length_curves
 from megatron_mep.reporting.page import Provenance, html_page
 from megatron_mep.reporting.sources import read_sources
-from megatron_mep.reporting.tables import as_csv, as_markdown
+from megatron_mep.reporting.tables import as_csv, as_markdown, as_text
+
+PAGE = "index.html"
+TABLE = "table.txt"
 
 
 def write_report(results: Sequence[Path], to: Path, command: str) -> list[Path]:
@@ -28,9 +31,10 @@ def write_report(results: Sequence[Path], to: Path, command: str) -> list[Path]:
     provenance = Provenance(command, datetime.now(UTC), sources.files, _versions())
     curves = length_curves([each for each in compared if len(each.lengths) > 1] or compared, style)
     contents = {
-        "index.html": html_page(compared, sources.metrics, sources.settings, style, provenance).encode(),
+        PAGE: html_page(compared, sources.metrics, sources.settings, style, provenance).encode(),
         "length_curves.svg": svg(curves).encode(),
         "length_curves.png": png(curves),
+        TABLE: as_text(compared).encode(),
         "table.md": as_markdown(compared).encode(),
         "table.csv": as_csv(compared).encode(),
         "rows.jsonl": "".join(f"{record.line}\n" for record in sources.records).encode(),

@@ -48,7 +48,8 @@ def test_a_file_is_validated_as_a_section(tmp_path: Path) -> None:
 
 
 def test_each_file_wins_over_the_one_that_it_extends(tmp_path: Path) -> None:
-    file_of(tmp_path, "name: far\nsteps: 1\nrate: 1.5\nlengths: [5, 6, 7]\nschedule: {name: cosine, warmup: 1}", "far.yaml")
+    far = "name: far\nsteps: 1\nrate: 1.5\nlengths: [5, 6, 7]\nschedule: {name: cosine, warmup: 1}"
+    file_of(tmp_path, far, "far.yaml")
     file_of(tmp_path, "extends: ../far.yaml\nsteps: 2\nlengths: [8]\nschedule: {lowest: 0.5}", "sub/near.yaml")
     file = file_of(tmp_path, "extends: sub/near.yaml\nname: here\nschedule: {warmup: 9}")
     expected = Study(name="here", steps=2, rate=1.5, lengths=(8,), schedule=Cosine(warmup=9, lowest=0.5))
@@ -145,8 +146,8 @@ def test_what_cannot_be_read_names_file_and_line(tmp_path: Path, text: str, rule
 
 
 def test_anchors_and_merge_keys_are_read(tmp_path: Path) -> None:
-    file = file_of(tmp_path, "name: a\nschedule: &s {name: cosine, warmup: 1}\nother: {<<: *s, warmup: 2}\nthird: {<<: *s}")
-    tree = load_tree(file)
+    text = "schedule: &s {name: cosine, warmup: 1}\nother: {<<: *s, warmup: 2}\nthird: {<<: *s}"
+    tree = load_tree(file_of(tmp_path, text))
     assert tree["other"] == {"name": "cosine", "warmup": 2}
     assert tree["third"] == {"name": "cosine", "warmup": 1}
 

@@ -45,4 +45,4 @@ def test_the_fingerprint_moves_with_the_folder_and_tells_corpora_apart(tmp_path)
     folder, manifest = corpus(tmp_path, num_documents=60)
     shutil.move(folder, tmp_path / "moved")
     assert Manifest.load(tmp_path / "moved").fingerprint == manifest.fingerprint
-    assert prepare(settings(tmp_path, 60), 1, silent).fingerprint != manifest.fingerprint
+    assert prepare(settings(tmp_path, 60).model_copy(update={"seed": 1}), silent).fingerprint != manifest.fingerprint

@@ -35,4 +35,4 @@ def settings(folder: Path, num_documents: int = 200) -> DataConfig:
 def corpus(folder: Path, num_documents: int = 200) -> tuple[Path, Manifest]:
     """A prepared corpus of `stories`."""
     data = settings(folder, num_documents)
-    return Path(data.folder), prepare(data, seed=0, report=silent)
+    return Path(data.folder), prepare(data, report=silent)

@@ -38,9 +38,7 @@ def values(seed: int, length: int) -> list[float]:
     return torch.randn(length, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).tolist()
 
 
-def attend(
-    score: list[list[float]], value: list[float], factor: Sequence[float]
-) -> tuple[list[float], list[float]]:
+def attend(score: list[list[float]], value: list[float], factor: Sequence[float]) -> tuple[list[float], list[float]]:
     """Each query's output and log-sum-exp, its un-normalised weights multiplied by the factor of each distance."""
     outputs, sums = [], []
     for query, row in enumerate(score):

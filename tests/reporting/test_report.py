@@ -55,6 +55,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "index.html",
         "length_curves.svg",
         "length_curves.png",
+        "table.txt",
         "table.md",
         "table.csv",
         "rows.jsonl",
