@@ -21,8 +21,8 @@ class Case:
     """A run that breaks one rule alone."""
 
     rule: str
-    breaks: Tree
     key: str
+    breaks: Tree
     holds: Tree
     """As close to the broken run as holds."""
     remedy: Callable[[str], str]
@@ -34,159 +34,84 @@ def sets(key: str) -> Callable[[str], str]:
     return lambda remedy: f"{key}={re.findall(r'[0-9][0-9.e-]*[0-9]|[0-9]', remedy)[0]}"
 
 
+def as_told(remedy: str) -> str:
+    """The override that `set key to value, ...` comes to."""
+    return remedy.removeprefix("set ").partition(",")[0].replace(" to ", "=")
+
+
 def encoding(name: str, **options: Any) -> Tree:
     return {"encoding": {"name": name, **options}}
+
+
+def sloped(*slopes: float) -> Tree:
+    return encoding("mep", kernels=[{"kernel": "exponential"}, {"kernel": "gaussian", "slopes": list(slopes)}])
 
 
 GROUPS_OF_FOUR = {"num_attention_heads": 12, "hidden_size": 48, "num_query_groups": 4, "ffn_hidden_size": 12 * 7 * 5}
 WSD = {"name": "wsd", "decay_steps": 3}
 LEARNED = encoding("mep", kernels=[{"kernel": "log"}])
 
+# fmt: off
 CASES = (
-    Case(
-        "_heads_divide_the_width",
-        {"model": {"num_attention_heads": 5}},
-        "model.num_attention_heads",
-        {"model": {"num_attention_heads": 8}},
-        sets("model.num_attention_heads"),
-    ),
-    Case(
-        "_groups_divide_the_heads",
-        {"model": {"num_query_groups": 3}},
-        "model.num_query_groups",
-        {"model": {"num_query_groups": 2}},
-        sets("model.num_query_groups"),
-    ),
-    Case(
-        "_tensor_ranks_divide_the_heads",
-        {"model": {"ffn_hidden_size": 48}, "parallel": {"tensor": 3}},
-        "parallel.tensor",
-        {"model": {"ffn_hidden_size": 48}, "parallel": {"tensor": 4}},
-        sets("parallel.tensor"),
-    ),
-    Case(
-        "_tensor_ranks_divide_the_heads",
-        {"model": GROUPS_OF_FOUR, "parallel": {"tensor": 6}},
-        "parallel.tensor",
-        {"model": GROUPS_OF_FOUR, "parallel": {"tensor": 12}},
-        sets("parallel.tensor"),
-    ),
+    Case("_heads_divide_the_width", "model.num_attention_heads", {"model": {"num_attention_heads": 5}},
+         {"model": {"num_attention_heads": 8}}, sets("model.num_attention_heads")),
+    Case("_groups_divide_the_heads", "model.num_query_groups", {"model": {"num_query_groups": 3}},
+         {"model": {"num_query_groups": 2}}, sets("model.num_query_groups")),
+    Case("_tensor_ranks_divide_the_heads", "parallel.tensor",
+         {"model": {"ffn_hidden_size": 48}, "parallel": {"tensor": 3}},
+         {"model": {"ffn_hidden_size": 48}, "parallel": {"tensor": 4}}, sets("parallel.tensor")),
+    Case("_tensor_ranks_divide_the_heads", "parallel.tensor",
+         {"model": GROUPS_OF_FOUR, "parallel": {"tensor": 6}},
+         {"model": GROUPS_OF_FOUR, "parallel": {"tensor": 12}}, sets("parallel.tensor")),
     # 6 is the nearest divisor of the heads, and fits no four groups
-    Case(
-        "_tensor_ranks_divide_the_heads",
-        {"model": GROUPS_OF_FOUR, "parallel": {"tensor": 7}},
-        "parallel.tensor",
-        {"model": GROUPS_OF_FOUR, "parallel": {"tensor": 4}},
-        sets("parallel.tensor"),
-    ),
-    Case(
-        "_tensor_ranks_divide_the_feed_forward",
-        {"model": {"ffn_hidden_size": 63}, "parallel": {"tensor": 4}},
-        "parallel.tensor",
-        {"model": {"ffn_hidden_size": 60}, "parallel": {"tensor": 4}},
-        sets("model.ffn_hidden_size"),
-    ),
-    Case(
-        "_sequence_parallel_splits_the_sequence",
-        {"training": {"seq_length": 7}, "parallel": {"tensor": 2, "sequence": True}},
-        "training.seq_length",
-        {"training": {"seq_length": 7}, "parallel": {"tensor": 2}},
-        sets("training.seq_length"),
-    ),
-    Case(
-        "_micro_batches_fill_the_global_batch",
-        {"training": {"micro_batch_size": 4, "global_batch_size": 6}},
-        "training.global_batch_size",
-        {"training": {"micro_batch_size": 3, "global_batch_size": 6}},
-        sets("training.global_batch_size"),
-    ),
-    Case(
-        "_schedule_fits_the_steps",
-        {"training": {"schedule": {"name": "cosine", "warmup_steps": 5}}},
-        "training.schedule.warmup_steps",
-        {"training": {"schedule": {"name": "cosine", "warmup_steps": 4}}},
-        sets("training.schedule.warmup_steps"),
-    ),
-    Case(
-        "_schedule_fits_the_steps",
-        {"training": {"schedule": WSD | {"warmup_steps": 2}}},
-        "training.schedule.warmup_steps",
-        {"training": {"schedule": WSD | {"warmup_steps": 1}}},
-        sets("training.schedule.warmup_steps"),
-    ),
-    Case(
-        "_schedule_fits_the_steps",
-        {"training": {"schedule": WSD | {"decay_steps": 5}}},
-        "training.schedule.decay_steps",
-        {"training": {"schedule": WSD | {"decay_steps": 4}}},
-        sets("training.schedule.decay_steps"),
-    ),
-    Case(
-        "_schedule_falls",
-        {"training": {"schedule": {"name": "linear", "min_learning_rate": 0.002}}},
-        "training.schedule.min_learning_rate",
-        {"training": {"schedule": {"name": "linear", "min_learning_rate": 0.001}}},
-        sets("training.schedule.min_learning_rate"),
-    ),
-    Case(
-        "_encoding_fits_the_heads",
-        {"model": encoding("mep", kernels=[{"kernel": "log"}, {"kernel": "gaussian", "slopes": [0.5, 0.25]}])},
-        "model.encoding.kernels[1].slopes",
-        {"model": encoding("mep", kernels=[{"kernel": "log"}, {"kernel": "gaussian", "slopes": [0.5, 0.3, 0.2, 0.1]}])},
-        lambda remedy: (
-            "model.encoding.kernels=[{kernel: log}, {kernel: gaussian}]" if "leave them out" in remedy else ""
-        ),
-    ),
-    Case(
-        "_rotations_turn_pairs",
-        {"model": encoding("rope") | {"hidden_size": 12}},
-        "model.hidden_size",
-        {"model": encoding("alibi") | {"hidden_size": 12}},
-        sets("model.hidden_size"),
-    ),
-    Case(
-        "_rotations_turn_pairs",
-        {"model": encoding("rope", fraction=0.2) | {"hidden_size": 16}},
-        "model.encoding.fraction",
-        {"model": encoding("rope", fraction=0.2) | {"hidden_size": 32}},
-        sets("model.encoding.fraction"),
-    ),
-    Case(
-        "_bf16_has_master_weights",
-        {"training": {"precision": "bf16", "zero_stage": 0}},
-        "training.zero_stage",
-        {"training": {"precision": "fp32", "zero_stage": 0}},
-        lambda remedy: remedy.removeprefix("set ").partition(",")[0].replace(" to ", "="),
-    ),
-    Case(
-        "_zero_3_keeps_one_type",
-        {"training": {"precision": "bf16", "zero_stage": 3}, "model": LEARNED},
-        "training.zero_stage",
-        {"training": {"precision": "bf16", "zero_stage": 3}},
-        lambda remedy: remedy.removeprefix("set ").partition(",")[0].replace(" to ", "="),
-    ),
-    Case(
-        "_evaluation_fits_the_training_length",
-        {"evaluation": {"tokens": 1000}},
-        "evaluation.tokens",
-        {"evaluation": {"tokens": 1024}},
-        sets("evaluation.tokens"),
-    ),
-    Case(
-        "_evaluation_fits_the_training_length",
-        {"validation": {"tokens": 100}},
-        "validation.tokens",
-        {"validation": {"tokens": 104}},
-        sets("validation.tokens"),
-    ),
-    Case(
-        "_evaluation_fits_the_training_length",
-        {"training": {"seq_length": 1}},
-        "training.seq_length",
-        {"training": {"seq_length": 2}},
-        sets("training.seq_length"),
-    ),
+    Case("_tensor_ranks_divide_the_heads", "parallel.tensor",
+         {"model": GROUPS_OF_FOUR, "parallel": {"tensor": 7}},
+         {"model": GROUPS_OF_FOUR, "parallel": {"tensor": 4}}, sets("parallel.tensor")),
+    Case("_tensor_ranks_divide_the_feed_forward", "parallel.tensor",
+         {"model": {"ffn_hidden_size": 63}, "parallel": {"tensor": 4}},
+         {"model": {"ffn_hidden_size": 60}, "parallel": {"tensor": 4}}, sets("model.ffn_hidden_size")),
+    Case("_sequence_parallel_splits_the_sequence", "training.seq_length",
+         {"training": {"seq_length": 7}, "parallel": {"tensor": 2, "sequence": True}},
+         {"training": {"seq_length": 7}, "parallel": {"tensor": 2}}, sets("training.seq_length")),
+    Case("_micro_batches_fill_the_global_batch", "training.global_batch_size",
+         {"training": {"micro_batch_size": 4, "global_batch_size": 6}},
+         {"training": {"micro_batch_size": 3, "global_batch_size": 6}}, sets("training.global_batch_size")),
+    Case("_schedule_fits_the_steps", "training.schedule.warmup_steps",
+         {"training": {"schedule": {"name": "cosine", "warmup_steps": 5}}},
+         {"training": {"schedule": {"name": "cosine", "warmup_steps": 4}}},
+         sets("training.schedule.warmup_steps")),
+    Case("_schedule_fits_the_steps", "training.schedule.warmup_steps",
+         {"training": {"schedule": WSD | {"warmup_steps": 2}}},
+         {"training": {"schedule": WSD | {"warmup_steps": 1}}}, sets("training.schedule.warmup_steps")),
+    Case("_schedule_fits_the_steps", "training.schedule.decay_steps",
+         {"training": {"schedule": WSD | {"decay_steps": 5}}},
+         {"training": {"schedule": WSD | {"decay_steps": 4}}}, sets("training.schedule.decay_steps")),
+    Case("_schedule_falls", "training.schedule.min_learning_rate",
+         {"training": {"schedule": {"name": "linear", "min_learning_rate": 0.002}}},
+         {"training": {"schedule": {"name": "linear", "min_learning_rate": 0.001}}},
+         sets("training.schedule.min_learning_rate")),
+    Case("_encoding_fits_the_heads", "model.encoding.kernels[1].slopes",
+         {"model": sloped(0.5, 0.25)}, {"model": sloped(0.5, 0.3, 0.2, 0.1)},
+         lambda remedy: "model.encoding.kernels=[{kernel: gaussian}]" if "leave them out" in remedy else ""),
+    Case("_rotations_turn_pairs", "model.hidden_size", {"model": encoding("rope") | {"hidden_size": 12}},
+         {"model": encoding("alibi") | {"hidden_size": 12}}, sets("model.hidden_size")),
+    Case("_rotations_turn_pairs", "model.encoding.fraction",
+         {"model": encoding("rope", fraction=0.2) | {"hidden_size": 16}},
+         {"model": encoding("rope", fraction=0.2) | {"hidden_size": 32}}, sets("model.encoding.fraction")),
+    Case("_bf16_has_master_weights", "training.zero_stage",
+         {"training": {"precision": "bf16", "zero_stage": 0}},
+         {"training": {"precision": "fp32", "zero_stage": 0}}, as_told),
+    Case("_zero_3_keeps_one_type", "training.zero_stage",
+         {"training": {"precision": "bf16", "zero_stage": 3}, "model": LEARNED},
+         {"training": {"precision": "bf16", "zero_stage": 3}}, as_told),
+    Case("_evaluation_fits_the_training_length", "evaluation.tokens", {"evaluation": {"tokens": 1000}},
+         {"evaluation": {"tokens": 1024}}, sets("evaluation.tokens")),
+    Case("_evaluation_fits_the_training_length", "validation.tokens", {"validation": {"tokens": 100}},
+         {"validation": {"tokens": 104}}, sets("validation.tokens")),
+    Case("_evaluation_fits_the_training_length", "training.seq_length", {"training": {"seq_length": 1}},
+         {"training": {"seq_length": 2}}, sets("training.seq_length")),
 )
+# fmt: on
 
 parametrised = pytest.mark.parametrize("case", CASES, ids=[f"{case.rule[1:]}-{case.key}" for case in CASES])
 
@@ -215,6 +140,20 @@ def test_what_just_holds_is_accepted(case: Case) -> None:
 def test_the_remedy_is_accepted(case: Case) -> None:
     (mistake,) = mistakes_of(case.breaks)
     run_of(apply_overrides(run_tree(**case.breaks), [case.remedy(mistake.remedy)]))
+
+
+@pytest.mark.parametrize(
+    ("changes", "remedy"),
+    [
+        ({"model": {"num_attention_heads": 5}}, "try 4 heads"),
+        ({"model": {"num_query_groups": 3}}, "try 2"),
+        ({"model": GROUPS_OF_FOUR, "parallel": {"tensor": 6}}, "try 4"),
+        ({"model": encoding("rope") | {"hidden_size": 12}}, "try 16"),
+        ({"training": {"micro_batch_size": 4, "global_batch_size": 6}}, "try 8"),
+    ],
+)
+def test_a_remedy_is_near_what_was_stated(changes: Tree, remedy: str) -> None:
+    assert [mistake.remedy for mistake in mistakes_of(changes)] == [remedy]
 
 
 @parametrised

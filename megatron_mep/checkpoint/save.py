@@ -10,8 +10,8 @@ from megatron.core import dist_checkpointing
 from megatron_mep.checkpoint.files import begin, publish
 from megatron_mep.checkpoint.progress import FILE, Progress
 from megatron_mep.checkpoint.state import Sharded, moment, sharded_generators, weights
+from megatron_mep.checkpoint.writer import write_in_this_process
 from megatron_mep.checkpoint.zero_state import MOMENTS, master_of, moment_of
-from megatron_mep.parallel.cpu import use_forked_writer
 from megatron_mep.parallel.groups import Groups
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def save_checkpoint(
         **{name: moment(template, name, partial(moment_of, name=name, engine=engine)) for name in MOMENTS},
         "generators": sharded_generators(groups),
     }
-    use_forked_writer()
+    write_in_this_process()
     beside = begin(root, progress.step) if dist.get_rank() == 0 else None
     folder = [str(beside)]
     dist.broadcast_object_list(folder, src=0)

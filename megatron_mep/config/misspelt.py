@@ -9,7 +9,6 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from megatron_mep.config.place import Place, Tree, place_of, value_at
-from megatron_mep.config.union import choices
 
 
 @dataclass(frozen=True)
@@ -53,12 +52,10 @@ def most_alike(word: str, known: Sequence[str]) -> str | None:
 
 
 def _unknown(error: ValidationError, section: type[BaseModel], tree: Tree) -> Iterator[Place]:
-    """The places of unknown keys; in a union without a choice, of those that may be the choosing key."""
+    """The places of unknown keys; in a union without a choice, of those that no member of it knows."""
     for details in error.errors(include_url=False):
         place = place_of(details["loc"], section, tree)
         if details["type"] == "extra_forbidden":
             yield place
         elif details["type"] == "union_tag_not_found" and isinstance(details["input"], dict):
-            choosers = [chooser for member in place.sections for chooser in choices(member)]
-            strangers = [key for key in details["input"] if key not in place.keys]
-            yield from (place.below(key) for key in strangers if most_alike(key, choosers))
+            yield from (place.below(str(key)) for key in details["input"] if key not in place.keys)

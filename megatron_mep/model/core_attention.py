@@ -1,16 +1,17 @@
 """The seam: attention with a positional encoding, in the place of Megatron-core's own core attention."""
 
-from functools import partial
-from typing import Any, Literal
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
 
 import torch
 from megatron.core.process_groups_config import ProcessGroupCollection
+from megatron.core.tensor_parallel.random import get_cuda_rng_tracker
 from megatron.core.transformer.enums import AttnMaskType
 from megatron.core.transformer.module import MegatronModule
 from megatron.core.transformer.transformer_config import TransformerConfig
 from torch import Tensor
 
-from megatron_mep.attention.choose import Backend, choose
+from megatron_mep.attention.choose import Backend
 from megatron_mep.attention.rotate import rotate
 from megatron_mep.encodings.base import DistanceBias, Encoding, Rotation
 from megatron_mep.parallel.tensor import EncodingWeights
@@ -27,17 +28,16 @@ class EncodedAttention(MegatronModule):
         self,
         config: TransformerConfig,
         layer_number: int,
-        attn_mask_type: AttnMaskType,
+        attn_mask_type: AttnMaskType,  # noqa: ARG002
         attention_type: str,
-        attention_dropout: float | None = None,
+        cp_comm_type: str | None = None,  # noqa: ARG002
         softmax_scale: float | None = None,
-        cp_comm_type: str | None = None,
         pg_collection: ProcessGroupCollection | None = None,
         *,
         encoding: Encoding,
         seed: int,
-        dtype: torch.dtype,
-        backend: Literal["auto", "reference"],
+        training_backend: Backend,
+        evaluation_backend: Backend,
     ) -> None:
         super().__init__(config=config)
         assert attention_type == "self", "a decoder has no cross attention"
@@ -46,6 +46,7 @@ class EncodedAttention(MegatronModule):
         self.layer_number = layer_number
         self.encoding = encoding
         self.scale = softmax_scale or config.kv_channels**-0.5
+        self.training_backend, self.evaluation_backend = training_backend, evaluation_backend
         self.encoding_weights = EncodingWeights(
             encoding,
             config.num_attention_heads,
@@ -55,23 +56,14 @@ class EncodedAttention(MegatronModule):
             tensor_group.size(),
             tensor_group,
         )
-        choice = partial(
-            choose,
-            encoding,
-            device_type="cuda" if torch.cuda.is_available() else "cpu",
-            dtype=dtype,
-            dropout=config.attention_dropout if attention_dropout is None else attention_dropout,
-            backend=backend,
-        )
-        self.training_backend, self.evaluation_backend = choice(training=True), choice(training=False)
 
     def forward(
         self,
         query: Tensor,
         key: Tensor,
         value: Tensor,
-        attention_mask: Tensor | None = None,
-        attn_mask_type: AttnMaskType | None = None,
+        attention_mask: Tensor | None = None,  # noqa: ARG002
+        attn_mask_type: AttnMaskType | None = None,  # noqa: ARG002
         attention_bias: Tensor | None = None,
         packed_seq_params: Any = None,
     ) -> Tensor:
@@ -88,7 +80,8 @@ class EncodedAttention(MegatronModule):
         elif isinstance(self.encoding, DistanceBias):
             bias = self.encoding.of_distance(position, **weights)
         by_head = (tensor.permute(1, 2, 0, 3) for tensor in (query, key, value))
-        context = self.backend.attend(*by_head, bias, scale=self.scale)
+        with self._dropout_stream():
+            context = self.backend.attend(*by_head, bias, scale=self.scale)
         return context.permute(2, 0, 1, 3).flatten(2)
 
     @property
@@ -100,3 +93,8 @@ class EncodedAttention(MegatronModule):
     def in_force(self) -> str:
         """What acts in this layer, for the line at start-up."""
         return f"{self.encoding.name}, causal mask, {self.backend.name} attention ({self.backend.reason})"
+
+    def _dropout_stream(self) -> AbstractContextManager[None]:
+        """Where attention dropout draws: in the default stream all tensor ranks would drop alike, in other heads."""
+        drops = self.training and self.config.attention_dropout > 0
+        return get_cuda_rng_tracker().fork() if drops else nullcontext()

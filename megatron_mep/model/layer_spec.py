@@ -11,6 +11,7 @@ from megatron.core.transformer.spec_utils import ModuleSpec
 from megatron.core.transformer.transformer_block import TransformerBlockSubmodules
 from megatron.core.transformer.transformer_layer import TransformerLayer, TransformerLayerSubmodules
 
+from megatron_mep.attention.choose import Backend, choose
 from megatron_mep.model.config import ModelConfig
 from megatron_mep.model.core_attention import EncodedAttention
 from megatron_mep.model.norm import Norm
@@ -21,7 +22,13 @@ def decoder_spec(model: ModelConfig, seed: int, dtype: torch.dtype) -> Transform
 
     `dtype` is the type in which queries, keys and values will come.
     """
-    attention = {"encoding": model.encoding, "seed": seed, "dtype": dtype, "backend": model.attention_backend}
+    # chosen ahead of the layers: Megatron-core tells an error of theirs in words of its own
+    attention = {
+        "encoding": model.encoding,
+        "seed": seed,
+        "training_backend": _backend(model, dtype, training=True),
+        "evaluation_backend": _backend(model, dtype, training=False),
+    }
     layer = ModuleSpec(
         module=TransformerLayer,
         submodules=TransformerLayerSubmodules(
@@ -47,3 +54,14 @@ def decoder_spec(model: ModelConfig, seed: int, dtype: torch.dtype) -> Transform
         ),
     )
     return TransformerBlockSubmodules(layer_specs=[layer] * model.num_layers, layer_norm=Norm)
+
+
+def _backend(model: ModelConfig, dtype: torch.dtype, training: bool) -> Backend:
+    return choose(
+        model.encoding,
+        device_type="cuda" if torch.cuda.is_available() else "cpu",
+        dtype=dtype,
+        training=training,
+        dropout=model.attention_dropout,
+        backend=model.attention_backend,
+    )

@@ -12,12 +12,11 @@ from typing import Any
 
 import torch
 from megatron.core.dist_checkpointing import exchange_utils
-from megatron.core.dist_checkpointing.strategies import filesystem_async, state_dict_saver
+from megatron.core.dist_checkpointing.strategies import state_dict_saver
 from megatron.core.pipeline_parallel import schedules
 from megatron.core.tensor_parallel import data
 from megatron.core.tensor_parallel import random as streams
 from torch import Tensor
-from torch import multiprocessing as mp
 
 
 def install() -> None:
@@ -32,15 +31,6 @@ def install() -> None:
     torch.compiler.set_stance("force_eager")
     # DeepSpeed guesses the accelerator while it is imported, and guesses Apple's on a Mac
     os.environ.setdefault("DS_ACCELERATOR", "cpu")
-
-
-def use_forked_writer() -> None:
-    """Have Megatron's checkpoint writer start its queue by fork, not by a spawn that imports the whole program again.
-
-    A process that has initialised CUDA must not fork: where there is CUDA, nothing changes.
-    """
-    if not torch.cuda.is_available() and filesystem_async._results_queue is None:
-        filesystem_async._results_queue = mp.get_context("fork").Manager().Queue()
 
 
 def _current_device() -> torch.device:

@@ -13,6 +13,9 @@ from megatron_mep.training.config import TrainingConfig
 from megatron_mep.training.parameter_groups import parameter_groups
 from megatron_mep.training.precision import dtype_of
 
+LARGEST_BUCKET = 500_000_000
+"""Gradients that are reduced over the data-parallel ranks in one go; DeepSpeed's default."""
+
 
 def build_engine(model: nn.Module, training: TrainingConfig, groups: Groups) -> deepspeed.DeepSpeedEngine:
     """The model in its training precision under ZeRO, its gradients averaged over data-parallel ranks.
@@ -33,14 +36,16 @@ def build_engine(model: nn.Module, training: TrainingConfig, groups: Groups) -> 
             weight_decay=optimizer.weight_decay,
         ),
         mpu=ModelParallelUnit(groups),
-        config=_deepspeed_config(training, groups),
+        config=_deepspeed_config(training, groups, sum(weight.numel() for weight in model.parameters())),
         dist_init_required=False,
     )
     create_moments(engine)
     return engine
 
 
-def _deepspeed_config(training: TrainingConfig, groups: Groups) -> dict[str, object]:
+def _deepspeed_config(training: TrainingConfig, groups: Groups, num_weights: int) -> dict[str, object]:
+    # DeepSpeed allocates the bucket whole in every backward pass: 2 GB by default, however small the model
+    bucket = min(LARGEST_BUCKET, num_weights)
     return {
         "train_micro_batch_size_per_gpu": training.micro_batch_size,
         "train_batch_size": training.micro_batch_size * groups.data_size,
@@ -51,7 +56,7 @@ def _deepspeed_config(training: TrainingConfig, groups: Groups) -> dict[str, obj
         # give fp32 master weights and fp32 accumulated gradients
         "data_types": {"grad_accum_dtype": "fp32"},
         "communication_data_type": training.precision,
-        "zero_optimization": {"stage": training.zero_stage, "overlap_comm": False},
+        "zero_optimization": {"stage": training.zero_stage, "overlap_comm": False, "reduce_bucket_size": bucket},
         "zero_allow_untested_optimizer": True,
         "steps_per_print": 2**62,
     }

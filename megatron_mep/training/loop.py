@@ -47,22 +47,21 @@ class Job:
 
 def train(job: Job, done_steps: int) -> float:
     """Runs the steps after `done_steps`; the loss of the last one, in nats per token."""
-    steps = job.training.steps
-    loss = torch.tensor(float("nan"))
+    loss = torch.tensor(float("nan"), device=job.groups.device)
     clock = _Clock(job, done_steps)
-    for step in range(done_steps + 1, steps + 1):
+    for step in range(done_steps + 1, job.training.steps + 1):
         # the rate of this step, not of the one before
         job.scheduler.step(1)
         starts = micro_batch_starts(step, job.training, job.groups)
         loss = train_step(job.engine, job.micro_batch, starts, job.groups.device)
         job.progress.advance()
-        metrics: Metrics = {}
-        if step % job.logging.interval == 0 or step == steps:
-            metrics = _training_metrics(job, loss, clock, step)
+        validates = job.is_validation_due(step)
+        records = validates or step % job.logging.interval == 0 or step == job.training.steps
+        metrics = _training_metrics(job, loss, clock, step) if records else {}
         with clock.stopped():
-            if job.is_validation_due(step):
+            if validates:
                 metrics |= job.validate(step)
-            if metrics:
+            if records:
                 _record(job, step, metrics, clock.left_s(step))
             if job.is_save_due(step):
                 job.save(step)
@@ -70,11 +69,13 @@ def train(job: Job, done_steps: int) -> float:
 
 
 def _training_metrics(job: Job, loss: Tensor, clock: "_Clock", step: int) -> Metrics:
+    # first, for it waits until the device has come to the end of the step
+    mean_loss = _mean_over_ranks(loss, job.groups)
     tokens_per_s = clock.tokens_per_s(step)
     tflops = tokens_per_s * job.flops_per_token / job.groups.world_size / 1e12
     grad_norm = job.engine.get_global_grad_norm()
     metrics = {
-        "loss": _mean_over_ranks(loss, job.groups),
+        "loss": mean_loss,
         "learning_rate": job.engine.optimizer.param_groups[0]["lr"],
         "tokens_per_s": tokens_per_s,
         "tflops_per_device_causal": tflops,

@@ -3,6 +3,7 @@
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 from torch.utils.tensorboard import SummaryWriter
 
@@ -19,45 +20,67 @@ class MetricsWriter:
 
     def __init__(self, folder: Path, resumed_step: int, tensorboard: bool) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        self._file = folder / METRICS_FILE
-        _drop_after(self._file, resumed_step)
-        self._stream = self._file.open("a", encoding="utf-8")
-        self._events = (
-            SummaryWriter(str(folder / TENSORBOARD_FOLDER), purge_step=resumed_step + 1) if tensorboard else None
-        )
+        file = folder / METRICS_FILE
+        kept = _records_until(file, resumed_step)
+        _rewrite(file, kept)
+        self._stream = file.open("a", encoding="utf-8")
+        self._events = None
+        if tensorboard:
+            resumed_tokens = kept[-1]["consumed_tokens"] if kept else 0
+            self._events = _Events(folder / TENSORBOARD_FOLDER, resumed_step, resumed_tokens)
 
     def write(self, step: int, consumed_tokens: int, metrics: Metrics, encoding: Metrics) -> None:
         """One record; `metrics` are named as in metrics.jsonl, `encoding` by layer and weight."""
-        self._stream.write(json.dumps({"step": step, "consumed_tokens": consumed_tokens, **metrics}) + "\n")
+        self._stream.write(_line({"step": step, "consumed_tokens": consumed_tokens, **metrics}))
         self._stream.flush()
         if self._events is not None:
-            for name, value in metrics.items():
-                self._events.add_scalar(f"by step/{name}", value, step)
-                self._events.add_scalar(f"by tokens/{name}", value, consumed_tokens)
-            for name, value in encoding.items():
-                self._events.add_scalar(f"encoding/{name}", value, step)
+            self._events.write(step, consumed_tokens, metrics, encoding)
 
     def close(self) -> None:
         """Puts everything on the disk."""
-        self._stream.flush()
         os.fsync(self._stream.fileno())
         self._stream.close()
         if self._events is not None:
             self._events.close()
 
 
-def _drop_after(file: Path, step: int) -> None:
-    """Keeps the whole records up to a step; a kill can also leave half a line."""
-    if not file.exists():
-        return
-    kept = [line for line in file.read_text(encoding="utf-8").splitlines(keepends=True) if _step_of(line) <= step]
+class _Events:
+    """TensorBoard's two axes, each in files of its own: a restart drops all that lies beyond one number of a file."""
+
+    def __init__(self, folder: Path, resumed_step: int, resumed_tokens: int) -> None:
+        self._by_step = SummaryWriter(str(folder / "steps"), purge_step=resumed_step + 1)
+        self._by_tokens = SummaryWriter(str(folder / "tokens"), purge_step=resumed_tokens + 1)
+
+    def write(self, step: int, consumed_tokens: int, metrics: Metrics, encoding: Metrics) -> None:
+        for name, value in metrics.items():
+            self._by_step.add_scalar(f"by step/{name}", value, step)
+            self._by_tokens.add_scalar(f"by tokens/{name}", value, consumed_tokens)
+        for name, value in encoding.items():
+            self._by_step.add_scalar(f"encoding/{name}", value, step)
+
+    def close(self) -> None:
+        self._by_step.close()
+        self._by_tokens.close()
+
+
+def _records_until(file: Path, step: int) -> list[dict[str, Any]]:
+    """The whole records up to a step; a kill can leave half a line."""
+    lines = file.read_text(encoding="utf-8").splitlines() if file.exists() else []
+    return [record for record in map(_record_in, lines) if record is not None and record["step"] <= step]
+
+
+def _record_in(line: str) -> dict[str, Any] | None:
+    try:
+        return json.loads(line)
+    except ValueError:
+        return None
+
+
+def _rewrite(file: Path, records: list[dict[str, Any]]) -> None:
     beside = file.with_name(f".{file.name}.partial")
-    beside.write_text("".join(kept), encoding="utf-8")
+    beside.write_text("".join(map(_line, records)), encoding="utf-8")
     beside.replace(file)
 
 
-def _step_of(line: str) -> float:
-    try:
-        return json.loads(line)["step"]
-    except ValueError:
-        return float("inf")
+def _line(record: dict[str, Any]) -> str:
+    return json.dumps(record) + "\n"

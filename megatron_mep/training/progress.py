@@ -1,7 +1,6 @@
 """How a run tells the person who waits: a bar on a terminal, plain lines anywhere else."""
 
 import sys
-import time
 from typing import TextIO
 
 from tqdm import tqdm
@@ -10,13 +9,13 @@ from tqdm import tqdm
 class Progress:
     """Shows steps, loss, tokens/s and time left on one rank; silent on the others."""
 
-    def __init__(self, first_step: int, steps: int, shown: bool, stream: TextIO = sys.stdout) -> None:
+    def __init__(self, first_step: int, steps: int, shown: bool, stream: TextIO | None = None) -> None:
         self._steps = steps
         self._shown = shown
-        self._stream = stream
+        self._stream = stream or sys.stdout
         self._bar = (
-            tqdm(total=steps, initial=first_step, unit="step", file=stream, dynamic_ncols=True)
-            if shown and stream.isatty()
+            tqdm(total=steps, initial=first_step, unit="step", file=self._stream, dynamic_ncols=True)
+            if shown and self._stream.isatty()
             else None
         )
 
@@ -31,8 +30,7 @@ class Progress:
             self._bar.set_postfix(told)
         elif self._shown:
             facts = "  ".join(f"{name} {value}" for name, value in told.items())
-            left = time.strftime("%H:%M:%S", time.gmtime(left_s))
-            self.say(f"step {step}/{self._steps}  {facts}  left {left}")
+            self.say(f"step {step}/{self._steps}  {facts}  left {tqdm.format_interval(left_s)}")
 
     def say(self, line: str) -> None:
         """A line that stays."""

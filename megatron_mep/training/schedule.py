@@ -4,7 +4,7 @@ from typing import Any
 
 from megatron.core.optimizer_param_scheduler import OptimizerParamScheduler
 
-from megatron_mep.training.config import Constant, Decaying, TrainingConfig, WarmupStableDecay
+from megatron_mep.training.config import Decaying, TrainingConfig, WarmupStableDecay
 
 STYLES = {"constant": "constant", "cosine": "cosine", "linear": "linear", "wsd": "WSD"}
 """Our names of the schedules, and Megatron-core's."""
@@ -23,8 +23,8 @@ def build_scheduler(optimizer: Any, training: TrainingConfig) -> OptimizerParamS
         max_lr=training.optimizer.learning_rate,
         min_lr=schedule.min_learning_rate if isinstance(schedule, Decaying) else 0.0,
         lr_warmup_steps=schedule.warmup_steps,
-        # the scheduler wants the decay to end after the warm-up; a constant rate never reads where it ends
-        lr_decay_steps=training.steps + (1 if isinstance(schedule, Constant) else 0),
+        # the scheduler wants the decay to end after the warm-up, also where all steps warm up
+        lr_decay_steps=max(training.steps, schedule.warmup_steps + 1),
         lr_decay_style=STYLES[schedule.name],
         start_wd=training.optimizer.weight_decay,
         end_wd=training.optimizer.weight_decay,

@@ -53,6 +53,15 @@ def test_what_stands_under_a_misspelt_key_is_checked_as_it_was_meant() -> None:
     ]
 
 
+def test_a_misspelt_key_beside_the_right_one_means_nothing() -> None:
+    assert [mistake.key for mistake in mistakes(run_tree(model={"num_layer": "x"}))] == ["model.num_layer"]
+    told_of = mistakes(run_tree(model={"num_layers": "y", "num_layer": 2}))
+    assert sorted((mistake.key, mistake.value) for mistake in told_of) == [
+        ("model.num_layer", 2),
+        ("model.num_layers", "y"),
+    ]
+
+
 def test_two_keys_misspelt_alike_are_both_told() -> None:
     tree = run_tree(model={"num_layer": 2, "num_layerz": 3})
     del tree["model"]["num_layers"]
@@ -101,6 +110,13 @@ def test_a_union_without_a_choice_says_which_key_and_which_values() -> None:
     ]
     assert told(run_tree(model={"encoding": {"nmae": "alibi"}})) == [
         "model.encoding.nmae = 'alibi': is not a known key; did you mean 'name'?"
+    ]
+
+
+def test_keys_beside_a_missing_choice_are_checked_too() -> None:
+    assert [str(mistake) for mistake in mistakes(encoded({"widht": 2}))] == [
+        "model.encoding.kernels[0].widht = 2: is not a known key; did you mean 'width'?",
+        "model.encoding.kernels[0].kernel: is required; state one of exponential, gaussian, log, power",
     ]
 
 

@@ -51,7 +51,13 @@ def test_rules_that_read_a_section_stay_silent_where_a_key_in_it_is_wrong() -> N
 
 
 def test_each_wrong_item_of_a_list_is_put_aside() -> None:
-    kernels = [{"kernel": "gauss"}, {"kernel": "gaussian", "width": 2}, {"kernel": "log", "weight": -1}, {"width": 3}]
+    kernels = [
+        {"kernel": "gauss"},
+        {"kernel": "gaus"},
+        {"kernel": "gaussian", "width": 2},
+        {"kernel": "log", "weight": -1},
+        {"width": 3},
+    ]
     found = salvage(RunConfig, run_tree(model={"encoding": {"name": "mep", "kernels": kernels}}))
     assert found is not None
     assert [kernel.kernel for kernel in found.model.encoding.kernels] == ["gaussian", "log"]  # type: ignore[attr-defined]

@@ -150,6 +150,8 @@ def test_bias_has_the_wider_of_fp32_and_the_distances_type(case: Case) -> None:
     assert (wide.dtype, narrow.dtype) == (torch.float64, torch.float32)
     torch.testing.assert_close(narrow.double(), wide, rtol=1e-5, atol=1e-6)
     assert not narrow.double().equal(wide), "fp64 distances give fp64 digits"
+    widened = case.encoding.of_distance(fp64(SPREAD), **weights_of(case.encoding, num_heads, torch.float64))
+    assert widened.equal(wide), "all of the formula is computed in fp64, the weights' part too"
 
 
 @biases

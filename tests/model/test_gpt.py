@@ -1,5 +1,5 @@
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,11 +10,15 @@ from torch.distributed import ProcessGroup
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from megatron_mep.config.errors import ConfigError
 from megatron_mep.model.gpt import build_model
+from megatron_mep.model.in_force import encoded_layers
 from megatron_mep.parallel.config import ParallelConfig
 from megatron_mep.parallel.gradients import sum_over_tensor_ranks
+from megatron_mep.parallel.groups import seed_streams
+from megatron_mep.parallel.tensor import is_encoding_weight
 from tests.support.distributed import joined, run
-from tests.support.tiny import LEARNED, SEQ_LENGTH, VOCABULARY, joined_again, model_config, samples
+from tests.support.tiny import LEARNED, SEQ_LENGTH, VOCABULARY, model_config, samples
 from tests.support.tolerance import assert_exact_equal, assert_within_budget
 
 SEED = 3
@@ -51,44 +55,67 @@ def losses_of(model: nn.Module, tokens: Tensor) -> Tensor:
     return model(tokens[:, :-1], None, None, labels=tokens[:, 1:])
 
 
-# --- layouts ---------------------------------------------------------------------------------------------------------
+def test_every_layout_starts_and_computes_alike(tmp_path: Path):
+    expected = tmp_path / "expected.pt"
+    run(_undivided, 1, expected)
+    run(_divided, 2, expected, ParallelConfig(tensor=2))
+    run(_divided, 4, expected, ParallelConfig(tensor=4, sequence=True))
 
 
-def test_every_layout_starts_and_computes_alike():
-    run(_layouts, 4)
-
-
-def _layouts():
+def _undivided(file: Path):
+    here = joined()
     expected: dict[str, tuple[Results, Results]] = {}
-    for tensor, enter in ((1, joined), (2, joined_again), (4, joined_again)):
-        here = enter(tensor=tensor)
-        for sequence in (False, True)[: min(tensor, 2)]:
-            layout = ParallelConfig(tensor=tensor, sequence=sequence)
-            for name, changes in MODELS.items():
-                model = built(layout, **changes)
-                sum_over_tensor_ranks(model, here.tensor_group)
-                found = _results(model, here.tensor_group)
-                if tensor == 1:
-                    expected[name] = found, _results(model.double(), here.tensor_group)
-                else:
-                    _compare(f"{name} at {layout}", found, *expected[name])
+    for name, changes in MODELS.items():
+        model = built(**changes)
+        expected[name] = _results(model, here.tensor_group), _results(model.double(), here.tensor_group)
+    torch.save(expected, file)
+
+
+def _divided(file: Path, layout: ParallelConfig):
+    here = joined(tensor=layout.tensor)
+    expected = torch.load(file)
+    for name, changes in MODELS.items():
+        model = built(layout, **changes)
+        sum_over_tensor_ranks(model, here.tensor_group)
+        _compare(f"{name} at {layout}", _results(model, here.tensor_group), *expected[name])
 
 
 def _results(model: nn.Module, tensor_group: ProcessGroup) -> Results:
     """Initial weights, logits, losses and gradients, put together from the tensor ranks."""
     tokens = samples(0, 3)
     parameters = dict(model.named_parameters())
-    weights = {f"weight {name}": whole_of(weight, weight, tensor_group) for name, weight in parameters.items()}
+    weights = {name: weight.detach().clone() for name, weight in parameters.items()}
     with torch.no_grad():
         logits = model(tokens[:, :-1], None, None, runtime_gather_output=True)
     model.zero_grad()
     losses = losses_of(model, tokens)
     losses.mean().backward()
-    gradients = {f"gradient {name}": whole_of(weight.grad, weight, tensor_group) for name, weight in parameters.items()}
-    # a number for each head is too few to tell from plain PyTorch how far rounding takes them
-    encoding = [gradients.pop(name) for name in list(gradients) if "encoding_weights" in name]
-    gradients["gradient of the encoding"] = torch.cat(encoding) if encoding else torch.empty(1).fill_(0)
-    return weights | gradients | {"logits": logits, "losses": losses.detach()}
+    parts: list[Any] = [None] * tensor_group.size()
+    distributed.all_gather_object(
+        parts, {name: (weights[name], parameters[name].grad) for name in weights}, tensor_group
+    )
+    results = {"logits": logits, "losses": losses.detach()}
+    encoding = [torch.zeros(1)]
+    for name, parameter in parameters.items():
+        weight, gradient = (_whole(shards, parameter) for shards in zip(*(part[name] for part in parts), strict=True))
+        results[f"weight {name}"] = weight
+        if is_encoding_weight(parameter):
+            encoding.append(gradient)
+        else:
+            results[f"gradient {name}"] = gradient
+    # a number for each head is too few to tell from plain PyTorch how far rounding takes it
+    return results | {"gradient of the encoding": torch.cat(encoding)}
+
+
+def _whole(parts: Sequence[Tensor], parameter: nn.Parameter) -> Tensor:
+    """A weight, or its gradient, from its parts: Megatron marks the dim, and stride 2 where gate and up are stacked."""
+    if not getattr(parameter, "tensor_model_parallel", False):
+        for part in parts[1:]:
+            assert_exact_equal(part, parts[0], "what tensor ranks hold alike")
+        return parts[0]
+    dim, stride = parameter.partition_dim, parameter.partition_stride
+    pieces = zip(*(part.chunk(stride, dim) for part in parts), strict=True)
+    return torch.cat([piece for row in pieces for piece in row], dim)
 
 
 def _compare(what: str, found: Results, plain: Results, exact: Results) -> None:
@@ -100,13 +127,138 @@ def _compare(what: str, found: Results, plain: Results, exact: Results) -> None:
             assert_within_budget(actual, plain[name], exact[name].double(), f"{what}: {name}")
 
 
-def whole_of(local: Tensor, parameter: nn.Parameter, tensor_group: ProcessGroup) -> Tensor:
-    """A weight or its gradient put together; Megatron marks the dim, and stride 2 where gate and up are stacked."""
-    if not getattr(parameter, "tensor_model_parallel", False):
-        return local.detach().clone()
-    parts = [torch.empty_like(local) for _ in range(tensor_group.size())]
-    distributed.all_gather(parts, local.detach().contiguous(), group=tensor_group)
-    pieces = zip(*(part.chunk(parameter.partition_stride, parameter.partition_dim) for part in parts), strict=True)
-    return torch.cat([piece for row in pieces for piece in row], parameter.partition_dim)
+def test_runs_that_differ_in_the_encoding_alone_start_alike():
+    run(_starts, 1)
 
 
+def _starts():
+    joined()
+    models = [built(encoding=encoding) for encoding in ENCODINGS.values()]
+    weights = [dict(model.named_parameters()) for model in models]
+    shared = [name for name in weights[0] if "encoding_weights" not in name]
+    assert len(shared) == 2 * 6 + 3
+    for others in weights[1:]:
+        for name in shared:
+            assert_exact_equal(others[name], weights[0][name], name)
+    anew = dict(build_model(model_config(), ParallelConfig(), VOCABULARY, SEED + 1).named_parameters())
+    assert not torch.equal(anew[shared[0]], weights[0][shared[0]])
+    assert len({float(losses_of(model, samples(0, 1)).mean()) for model in models}) == len(models), "an encoding is idle"
+
+
+def test_recomputed_activations_change_nothing():
+    run(_recompute, 2)
+
+
+def _recompute():
+    here = joined(tensor=2)
+    layout = ParallelConfig(tensor=2, sequence=True)
+    found = {}
+    dropping = ({"encoding": LEARNED, "hidden_dropout": 0.1}, {"encoding": {"name": "rope"}, "attention_dropout": 0.1})
+    for changes in dropping:
+        for recompute in ("none", "selective", "full"):
+            model = built(layout, recompute, **changes)
+            sum_over_tensor_ranks(model, here.tensor_group)
+            seed_streams(SEED)
+            found[recompute] = [losses := losses_of(model, samples(0, 2))]
+            losses.mean().backward()
+            found[recompute] += [parameter.grad for parameter in model.parameters()]
+        assert not torch.equal(found["none"][0], losses_of(model, samples(0, 2))), f"{changes} drop nothing"
+        for recompute in ("selective", "full"):
+            for actual, expected in zip(found[recompute], found["none"], strict=True):
+                assert_exact_equal(actual, expected, recompute)
+
+
+def test_tensor_ranks_drop_different_attention_weights():
+    run(_attention_dropout, 2)
+
+
+def _attention_dropout():
+    here = joined(tensor=2)
+    model = built(ParallelConfig(tensor=2), encoding={"name": "nope"}, attention_dropout=0.5)
+    attention = next(encoded_layers(model))
+    heads = torch.randn(3, SEQ_LENGTH, 1, 2, 8, generator=torch.Generator().manual_seed(0))
+
+    def on_all_ranks() -> list[Tensor]:
+        mine = attention(*heads)
+        parts = [torch.empty_like(mine) for _ in range(2)]
+        distributed.all_gather(parts, mine.detach(), group=here.tensor_group)
+        return parts
+
+    first, second = on_all_ranks()
+    assert not torch.equal(first, second)
+    attention.eval()
+    first, second = on_all_ranks()
+    assert_exact_equal(first, second)
+
+
+def test_cached_keys_give_the_logits_of_a_full_forward():
+    run(_cached, 2)
+
+
+def _cached():
+    joined(tensor=2)
+    tokens = samples(0, 2)
+    for name, encoding in ENCODINGS.items():
+        model = built(ParallelConfig(tensor=2), encoding=encoding, num_query_groups=2).eval()
+        context = StaticInferenceContext(len(tokens), SEQ_LENGTH)
+        context.materialize_only_last_token_logits = False
+        with torch.no_grad():
+            # a prompt, a chunk, single steps
+            cached = [_next(model, tokens[:, start:stop], context) for start, stop in ((0, 6), (6, 10))]
+            cached += [_next(model, tokens[:, step : step + 1], context) for step in range(10, SEQ_LENGTH)]
+            plain = model(tokens[:, :-1], None, None, runtime_gather_output=True)
+            exact = model.double()(tokens[:, :-1], None, None, runtime_gather_output=True)
+        assert_within_budget(torch.cat(cached, dim=1), plain, exact, name)
+
+
+def _next(model: nn.Module, tokens: Tensor, context: StaticInferenceContext) -> Tensor:
+    logits = model(tokens, None, None, inference_context=context, runtime_gather_output=True)
+    context.sequence_len_offset += tokens.size(1)
+    return logits
+
+
+LONG = 1024
+"""Positions at which a matrix of scores is the largest tensor by far: 4 MiB for each head."""
+
+
+def test_no_tensor_grows_with_the_square_of_the_length():
+    run(_memory, 1)
+
+
+def _memory():
+    joined()
+    for name, encoding in ENCODINGS.items():
+        assert _largest_allocation(encoding=encoding) < 4 * LONG**2, name
+    # the recorder does see such a tensor
+    assert _largest_allocation(encoding={"name": "mep"}, attention_backend="reference") >= 4 * 4 * LONG**2
+
+
+def _largest_allocation(**changes: Any) -> int:
+    """Bytes of the largest tensor of a forward and backward pass."""
+    model = built(**changes)
+    with Recorder() as recorder:
+        losses_of(model, samples(0, 1, LONG)).mean().backward()
+    return recorder.largest
+
+
+class Recorder(TorchDispatchMode):
+    """Keeps the size of the largest memory that any operation's result lies in."""
+
+    largest = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        results = func(*args, **(kwargs or {}))
+        sizes = [result.untyped_storage().nbytes() for result in tree_leaves(results) if isinstance(result, Tensor)]
+        self.largest = max([self.largest, *sizes])
+        return results
+
+
+@pytest.mark.parametrize("name", ["mep", "alibi"])
+def test_dropout_that_no_backend_can_apply_is_refused(name: str):
+    run(_dropout, 1, name)
+
+
+def _dropout(name: str):
+    joined()
+    with pytest.raises(ConfigError, match=f"model.attention_dropout = 0.1: must be 0 in training under {name}"):
+        built(encoding={"name": name}, attention_dropout=0.1)

@@ -10,8 +10,8 @@ from megatron.core.transformer.transformer_config import TransformerConfig
 from torch import Tensor, distributed, nn
 from torch.distributed import ProcessGroup
 
+from megatron_mep.checkpoint.writer import write_in_this_process
 from megatron_mep.encodings.base import Encoding, Weight
-from megatron_mep.parallel import cpu
 from megatron_mep.parallel.tensor import EncodingWeights, is_encoding_weight
 from tests.support.distributed import joined, run
 
@@ -175,7 +175,7 @@ def _sharded(layers: list[EncodingWeights]) -> dict[str, dict[str, object]]:
 
 def _save(folder: Path) -> None:
     layers = _layers(seed=1, tensor=2)
-    cpu.use_forked_writer()
+    write_in_this_process()
     dist_checkpointing.save(_sharded(layers), str(folder))
 
 

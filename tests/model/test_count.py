@@ -1,0 +1,59 @@
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from megatron_mep.model.count import flops_per_token, num_parameters, padded_vocabulary
+from megatron_mep.model.gpt import build_model
+from megatron_mep.parallel.config import ParallelConfig
+from tests.support.distributed import joined, run
+from tests.support.tiny import LEARNED, SEQ_LENGTH, VOCABULARY, model_config, samples
+
+MODELS: tuple[dict[str, Any], ...] = (
+    {},
+    {"encoding": LEARNED, "num_query_groups": 2},
+    {"num_query_groups": 1, "ffn_hidden_size": 40, "tied_embeddings": True},
+    {"activation": "gelu", "linear_bias": True, "norm": "layernorm"},
+    {"activation": "gelu", "linear_bias": True, "num_query_groups": 2, "tied_embeddings": True, "num_layers": 3},
+    {"linear_bias": True, "encoding": {"name": "alibi"}},
+)
+
+
+@pytest.mark.parametrize(
+    ("vocabulary_size", "tensor_size", "padded"),
+    [(300, 1, 384), (300, 4, 384), (384, 2, 384), (385, 1, 512), (300, 3, 384), (300, 5, 640), (1, 1, 128)],
+)
+def test_a_padded_vocabulary_is_divisible(vocabulary_size: int, tensor_size: int, padded: int):
+    assert padded_vocabulary(vocabulary_size, tensor_size) == padded
+
+
+def test_counts_are_those_of_the_built_model():
+    run(_counts, 1)
+
+
+def _counts():
+    joined()
+    for changes in MODELS:
+        config = model_config(**changes)
+        model = build_model(config, ParallelConfig(), VOCABULARY, seed=0)
+        trained = sum(parameter.numel() for parameter in model.parameters())
+        assert num_parameters(config, padded_vocabulary(VOCABULARY, 1)) == trained, changes
+        tokens = samples(0, 2)
+        with FlopCounterMode(display=False) as counter:
+            model(tokens[:, :-1], None, None, labels=tokens[:, 1:]).sum().backward()
+        counted = counter.get_flop_counts()["Global"]
+        # attention is computed by batched multiplications, or inside one operation
+        matrices = sum(flops for operation, flops in counted.items() if operation == torch.ops.aten.mm)
+        assert flops_per_token(config, padded_vocabulary(VOCABULARY, 1), 0) * 2 * SEQ_LENGTH == matrices, changes
+
+
+def test_attention_counts_the_scores_that_the_mask_leaves():
+    config = model_config(num_layers=3)
+
+    def of_attention(seq_length: int) -> float:
+        return (flops_per_token(config, 384, seq_length) - flops_per_token(config, 384, 0)) * seq_length
+
+    # scores and their use are two products of 2 flops for each of 32 dimensions, computed thrice with the backward pass
+    every_score = 3 * 2 * 2 * 32 * 3
+    assert of_attention(1000) == every_score * 1000 * 1000 / 2

@@ -1,0 +1,172 @@
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+import torch
+
+from megatron_mep.parallel.groups import Groups
+from megatron_mep.training import loop
+from megatron_mep.training.config import LoggingConfig
+from megatron_mep.training.loop import Job, train
+from tests.support.distributed import joined, run
+from tests.support.tiny import SEQ_LENGTH, samples, training_config
+
+STEPS, STEP_S = 7, 2.0
+TOKENS_PER_STEP = 4 * SEQ_LENGTH
+
+
+class Watch:
+    """A clock that stands still between the events of a run, and the events."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.events: list[Any] = []
+
+    def perf_counter(self) -> float:
+        return self.now
+
+    def goes_on(self, seconds: float, event: Any) -> None:
+        self.now += seconds
+        self.events.append(event)
+
+
+class Engine:
+    """Its loss is the number of the step, plus the rank."""
+
+    def __init__(self, watch: Watch, done_steps: int, data_rank: int) -> None:
+        self._watch, self._step, self._rank = watch, done_steps + 1, data_rank
+        self.optimizer = SimpleNamespace(param_groups=[{"lr": None}])
+
+    def train(self) -> None: ...
+
+    def __call__(self, _inputs: torch.Tensor, _position_ids: None, _mask: None, labels: torch.Tensor):
+        return torch.full(labels.shape, float(self._step + self._rank))
+
+    def backward(self, loss: torch.Tensor) -> None: ...
+
+    def step(self) -> None:
+        self._watch.goes_on(STEP_S, ("step", self._step, self.optimizer.param_groups[0]["lr"]))
+        self._step += 1
+
+    def get_global_grad_norm(self) -> torch.Tensor:
+        return torch.tensor(0.25)
+
+
+class Scheduler:
+    """Its rate is the number of the step."""
+
+    def __init__(self, engine: Engine, done_steps: int) -> None:
+        self._groups, self._step = engine.optimizer.param_groups, done_steps
+
+    def step(self, increment: int) -> None:
+        self._step += increment
+        self._groups[0]["lr"] = self._step
+
+
+class Shown:
+    """Stands for the metrics' file and the progress of a run."""
+
+    def __init__(self, watch: Watch) -> None:
+        self._watch = watch
+        self.records: dict[int, tuple[int, dict[str, float], dict[str, float]]] = {}
+        self.left_s: dict[int, float] = {}
+        self.advanced = 0
+
+    def write(self, step: int, consumed_tokens: int, metrics: dict[str, float], encoding: dict[str, float]) -> None:
+        self.records[step] = (consumed_tokens, metrics, encoding)
+        self._watch.goes_on(10, ("record", step))
+
+    def advance(self) -> None:
+        self.advanced += 1
+
+    def tell(self, step: int, _told: dict[str, str], left_s: float) -> None:
+        self.left_s[step] = left_s
+
+
+def trained(here: Groups, done_steps: int = 0, **logging: Any) -> tuple[float, Watch, Shown]:
+    watch = Watch()
+    shown = Shown(watch)
+    engine = Engine(watch, done_steps, here.data_rank)
+
+    def validate(step: int) -> dict[str, float]:
+        watch.goes_on(100, ("validate", step))
+        return {"validation_loss": 9.0}
+
+    job = Job(
+        engine=engine,
+        scheduler=Scheduler(engine, done_steps),
+        micro_batch=lambda first: samples(first, 1),
+        groups=here,
+        training=training_config(steps=STEPS),
+        logging=LoggingConfig(interval=3, **logging),
+        flops_per_token=1e12,
+        metrics=shown,
+        progress=shown,
+        is_validation_due=lambda step: step in (2, 6),
+        validate=validate,
+        is_save_due=lambda step: step in (4, STEPS),
+        save=lambda step: watch.goes_on(1000, ("save", step)),
+        encoding_metrics=lambda: {"layer_01/slope/min": 1.0},
+    )
+    with patch.object(loop, "time", watch):
+        return train(job, done_steps), watch, shown
+
+
+@pytest.mark.parametrize("done_steps", [0, 4])
+def test_what_is_due_is_done_between_steps(done_steps: int):
+    run(_due, 1, done_steps)
+
+
+def _due(done_steps: int):
+    _, watch, shown = trained(joined(), done_steps)
+    after = {
+        2: [("validate", 2), ("record", 2)],
+        3: [("record", 3)],
+        4: [("save", 4)],
+        6: [("validate", 6), ("record", 6)],
+        7: [("record", 7), ("save", 7)],
+    }
+    expected = []
+    for step in range(done_steps + 1, STEPS + 1):
+        # each step runs at its own rate
+        expected += [("step", step, step), *after.get(step, [])]
+    assert watch.events == expected
+    assert shown.advanced == STEPS - done_steps
+
+
+def test_records_leave_out_the_time_of_anything_but_steps():
+    run(_records, 2)
+
+
+def _records():
+    here = joined()
+    loss, _, shown = trained(here, peak_tflops=64.0)
+    # the mean over two ranks, whose losses differ by one
+    assert loss == STEPS + 0.5
+    assert {step: tokens for step, (tokens, _, _) in shown.records.items()} == {
+        step: step * TOKENS_PER_STEP for step in (2, 3, 6, 7)
+    }
+    tokens_per_s = TOKENS_PER_STEP / STEP_S
+    for step, (_, metrics, encoding) in shown.records.items():
+        expected = {
+            "loss": step + 0.5,
+            "learning_rate": step,
+            "grad_norm": 0.25,
+            "tokens_per_s": tokens_per_s,
+            "tflops_per_device_causal": tokens_per_s / 2,
+            "mfu_causal": tokens_per_s / 2 / 64,
+        }
+        assert metrics == expected | ({"validation_loss": 9.0} if step in (2, 6) else {})
+        assert encoding == {"layer_01/slope/min": 1.0}
+    assert shown.left_s == {step: (STEPS - step) * STEP_S for step in shown.records}
+
+
+def test_a_run_that_is_done_takes_no_step():
+    run(_done, 1)
+
+
+def _done():
+    loss, watch, _ = trained(joined(), done_steps=STEPS)
+    assert loss != loss
+    assert watch.events == []
