@@ -16,8 +16,9 @@ OVERRIDES = "key.sub=value ...: overrides of the run file, for example training.
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs a verb; 2 where the user can put right what was wrong."""
     options = _parser().parse_args(arguments)
-    # Megatron-core says at import that it runs without TransformerEngine and Apex, as we mean it to
-    warnings.filterwarnings("ignore", module=r"megatron\.core\.")
+    # Megatron-core says that it runs without TransformerEngine and Apex, as we mean it to, and torch that the
+    # sharded tensors which Megatron-core stores are going out of use
+    warnings.filterwarnings("ignore", module=r"megatron\.core\.|torch\.distributed\.checkpoint\.")
     try:
         options.verb(options)
     except UserError as error:

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from functools import reduce
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import yaml
 from pydantic import ValidationError
@@ -110,7 +110,7 @@ def _tree_of(override: str) -> Tree:
 class _UniqueKeys(yaml.SafeLoader):
     """YAML that refuses a key stated twice, of which the standard loader keeps the last in silence."""
 
-    def compose_mapping_node(self, anchor: str | None) -> yaml.MappingNode:
+    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
         """A mapping, or a `YAMLError` naming the key that stands twice."""
         node = super().compose_mapping_node(anchor)
         seen = set()

@@ -1,5 +1,6 @@
 """What can still be read of a tree with mistakes, so that rules between keys are checked in the same breath."""
 
+from collections.abc import Sequence
 from copy import deepcopy
 from typing import Any, TypeVar, get_args
 
@@ -39,18 +40,22 @@ def _repaired(error: ValidationError, section: type[BaseModel], tree: Tree) -> T
         if details["type"] == "missing":
             _fill(place, tree)
         else:
-            _put_aside(place, tree)
+            _put_aside(place.path, tree)
     return tree
 
 
 def _fill(place: Place, tree: Tree) -> None:
-    holder = value_at(tree, place.path[:-1])
+    *above, last = place.path
+    holder = value_at(tree, above)
     if isinstance(holder, dict):
-        holder.setdefault(place.path[-1], _filler(place))
+        holder.setdefault(last, _filler(place))
+    else:
+        # a list too short
+        _put_aside(above, tree)
 
 
-def _put_aside(place: Place, tree: Tree) -> None:
-    *above, last = place.path or ("",)
+def _put_aside(path: Sequence[int | str], tree: Tree) -> None:
+    *above, last = path or ("",)
     holder = value_at(tree, above)
     if isinstance(holder, dict):
         holder.pop(last, None)

@@ -13,7 +13,8 @@ class Alibi(DistanceBias):
     """b_h(d) = -m_h d, with the slopes m_h of `alibi_slopes`.
 
     The published code adds m_h j instead, which differs by a constant of the row and so gives the same softmax; the
-    form by distance keeps its precision at any length.
+    form by distance keeps its precision at any length. Flatter, stated or learned slopes are `mep` with one kernel,
+    `kernels: [{kernel: exponential, width: 2}]`.
 
     Source: "Train Short, Test Long", arXiv:2108.12409, section 3.
     """

@@ -55,7 +55,7 @@ def _deepspeed_config(training: TrainingConfig, groups: Groups, num_weights: int
         # bf16 is not enabled here: DeepSpeed would cast encoding weights too. The model arrives cast, and these two
         # give fp32 master weights and fp32 accumulated gradients
         "data_types": {"grad_accum_dtype": "fp32"},
-        "communication_data_type": training.precision,
+        "communication_data_type": "fp32",
         "zero_optimization": {"stage": training.zero_stage, "overlap_comm": False, "reduce_bucket_size": bucket},
         "zero_allow_untested_optimizer": True,
         "steps_per_print": 2**62,

@@ -63,6 +63,13 @@ def test_each_wrong_item_of_a_list_is_put_aside() -> None:
     assert [kernel.kernel for kernel in found.model.encoding.kernels] == ["gaussian", "log"]  # type: ignore[attr-defined]
 
 
+@pytest.mark.parametrize("betas", [[0.9], [0.9, 0.95, 0.99], [0.9, "x"], 0.9])
+def test_a_list_of_the_wrong_length_hides_no_rule(betas: object) -> None:
+    told = mistakes(run_tree(training={"optimizer": {"betas": betas}}, model={"num_attention_heads": 5}))
+    assert told[0].key.startswith("training.optimizer.betas")
+    assert [mistake.key for mistake in told[1:]] == ["model.num_attention_heads"]
+
+
 def test_the_tree_stays_as_it_was() -> None:
     tree = run_tree(model={"num_layer": 2, "encoding": {"name": "alibbi"}}, training={"steps": "many"})
     assert salvage(RunConfig, tree) is not None

@@ -13,7 +13,6 @@ from torch import Tensor
 
 from megatron_mep.config.place import sections_under
 from megatron_mep.encodings import BUILT_IN, AnyEncoding
-from megatron_mep.encodings.alibi import Alibi
 from megatron_mep.encodings.base import DistanceBias, Encoding, Rotation
 from megatron_mep.encodings.kernels import Exponential, Gaussian, Logarithmic, Power
 from megatron_mep.encodings.mep import Mep
@@ -228,10 +227,6 @@ def test_angles_have_the_wider_of_fp32_and_the_positions_type(case: Case) -> Non
     wide, narrow = (case.encoding.angles(fp64(SPREAD).to(dtype), 16) for dtype in (torch.float64, torch.float32))
     assert (wide.dtype, narrow.dtype) == (torch.float64, torch.float32)
     torch.testing.assert_close(narrow.double(), wide % (2 * math.pi), rtol=1e-6, atol=1e-7)
-
-
-def test_defaults_learn_nothing() -> None:
-    assert not any(encoding.learned for encoding in (Alibi(), Mep(), Rope(), Nope()))
 
 
 def _learned(encoding: DistanceBias, dtype: torch.dtype) -> dict[str, Tensor]:
