@@ -7,39 +7,50 @@ from pathlib import Path
 import torch
 
 from megatron_mep.attention.choose import choose
-from megatron_mep.config.errors import ConfigError, DataError
-from megatron_mep.data.manifest import Manifest
+from megatron_mep.config.errors import ConfigError
+from megatron_mep.data.config import TrainTokenizer
+from megatron_mep.data.manifest import MANIFEST, Manifest
 from megatron_mep.model.count import flops_per_token, num_parameters, padded_vocabulary
 from megatron_mep.parallel.environment import Environment
+from megatron_mep.preflight import evaluation_mistakes, preflight, training_plan
 from megatron_mep.rules import batches_fit
 from megatron_mep.run import RunConfig
 from megatron_mep.training.precision import dtype_of
 
 
 def describe(run: RunConfig, world_size: int | None = None) -> str:
-    """The resolved run file, then what follows from it; a `ConfigError` where it does not fit the world size.
+    """The resolved run file, then what follows from it; a `ConfigError` where it fits neither ranks nor corpus.
 
-    The world size is that of the environment, or the smallest that the layout allows where no launcher states one.
+    The world size is that of the environment, or the smallest that the layout allows where no launcher states one. A
+    run whose corpus is not prepared yet is described all the same.
     """
     stated = world_size or Environment.discover(os.environ).world_size
     ranks = stated if stated > 1 or world_size else run.parallel.model
-    mistakes = batches_fit(run, ranks)
+    prepared = (Path(run.data.folder) / MANIFEST).is_file()
+    corpus = preflight(run, ranks) if prepared else None
+    mistakes = evaluation_mistakes(run, corpus) if corpus else batches_fit(run, ranks)
     if mistakes:
         raise ConfigError(mistakes)
-    facts = [*_corpus_facts(run), *_layout_facts(run, ranks)]
+    facts = [*_corpus_facts(run, corpus), *_size_facts(run, corpus), *_layout_facts(run, ranks), _attention_fact(run)]
     width = max(len(name) for name, _ in facts)
     return "\n".join([run.yaml(), *(f"{name.ljust(width)}  {value}" for name, value in facts)])
 
 
-def _corpus_facts(run: RunConfig) -> Iterator[tuple[str, str]]:
+def _corpus_facts(run: RunConfig, corpus: Manifest | None) -> Iterator[tuple[str, str]]:
+    if corpus is None:
+        yield "corpus", f"{run.data.folder} is not prepared yet: run `mep prepare`"
+        return
+    yield "corpus", f"{run.data.folder}: {corpus.summary}"
+    yield "epochs", f"{training_plan(run, corpus).num_epochs:.2f} over the training split"
+
+
+def _size_facts(run: RunConfig, corpus: Manifest | None) -> Iterator[tuple[str, str]]:
     tokenizer = run.data.tokenizer
-    try:
-        manifest = Manifest.load(Path(run.data.folder))
-        vocabulary, told = manifest.vocab_size, f"{run.data.folder}: {manifest.summary}"
-    except DataError as error:
-        vocabulary, told = getattr(tokenizer, "vocab_size", None), f"not usable yet: {error}"
-    yield "corpus", told
-    if vocabulary is None:
+    if corpus is not None:
+        vocabulary = corpus.vocab_size
+    elif isinstance(tokenizer, TrainTokenizer):
+        vocabulary = tokenizer.vocab_size
+    else:
         yield "parameters", "known once `mep prepare` has read the tokenizer"
         return
     padded = padded_vocabulary(vocabulary, run.parallel.tensor)
@@ -60,16 +71,16 @@ def _layout_facts(run: RunConfig, ranks: int) -> Iterator[tuple[str, str]]:
     yield "batch", f"{micro_batches} micro-batches of {training.micro_batch_size} on each data-parallel rank"
     yield "training tokens", f"{tokens:,} in {training.steps:,} steps"
     yield "optimizer", f"AdamW under ZeRO-{training.zero_stage}, {training.precision}"
+
+
+def _attention_fact(run: RunConfig) -> tuple[str, str]:
     device = "cuda" if torch.cuda.is_available() else "cpu"
     backend = choose(
         run.model.encoding,
         device_type=device,
-        dtype=dtype_of(training.precision),
+        dtype=dtype_of(run.training.precision),
         training=True,
         dropout=run.model.attention_dropout,
         backend=run.model.attention_backend,
     )
-    yield (
-        "encoding",
-        f"{run.model.encoding.name} in every layer; on this machine ({device}) by {backend.name} attention: {backend.reason}",
-    )
+    return f"attention on {device}", f"{run.model.encoding.name} in every layer by {backend.name}: {backend.reason}"

@@ -15,7 +15,9 @@ OVERRIDES = "key.sub=value ...: overrides of the run file, for example training.
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs a verb; 2 where the user can put right what was wrong."""
-    options = _parser().parse_args(arguments)
+    options = parsed(arguments)
+    # a run file may name a class of the user's own; `python -m` looks for it in the current folder, and so does `mep`
+    sys.path.insert(0, os.getcwd())
     # Megatron-core says that it runs without TransformerEngine and Apex, as we mean it to, and torch that the
     # sharded tensors which Megatron-core stores are going out of use
     warnings.filterwarnings("ignore", module=r"megatron\.core\.|torch\.distributed\.checkpoint\.")
@@ -28,6 +30,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(f"{where}mep: {mistake}", file=sys.stderr)  # noqa: T201
         return 2
     return 0
+
+
+def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
+    """The options; overrides may stand anywhere, which argparse allows in front of other options alone."""
+    parser = _parser()
+    options, rest = parser.parse_known_args(arguments)
+    strange = [word for word in rest if word.startswith("-") or "=" not in word or not hasattr(options, "overrides")]
+    if strange:
+        parser.error(f"unrecognized arguments: {' '.join(strange)}")
+    if rest:
+        options.overrides += rest
+    return options
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -14,7 +14,6 @@ from megatron_mep.checkpoint.load import load_training_state
 from megatron_mep.checkpoint.resume import check_continues, check_corpus
 from megatron_mep.checkpoint.save import RUN_FILE, save_checkpoint
 from megatron_mep.checkpoint.state import Sharded, template_of
-from megatron_mep.config.errors import ConfigError
 from megatron_mep.data.batches import TrainingBatches
 from megatron_mep.data.manifest import TOKENIZER, Manifest
 from megatron_mep.data.tokenizer import Tokenizer
@@ -29,7 +28,7 @@ from megatron_mep.model.in_force import in_force, learned_encoding_weights
 from megatron_mep.model.score import scorer, sum_over_data_ranks
 from megatron_mep.parallel.environment import Environment
 from megatron_mep.parallel.groups import Groups, initialize, seed_streams, shutdown
-from megatron_mep.rules import batches_fit
+from megatron_mep.preflight import preflight
 from megatron_mep.run import RunConfig
 from megatron_mep.training.encoding_metrics import encoding_metrics
 from megatron_mep.training.engine import build_engine
@@ -51,10 +50,7 @@ def pretrain(run: RunConfig) -> float:
     Collective: every process of the job calls it.
     """
     environment = Environment.discover(os.environ)
-    mistakes = batches_fit(run, environment.world_size)
-    if mistakes:
-        raise ConfigError(mistakes)
-    corpus = Manifest.load(Path(run.data.folder))
+    corpus = preflight(run, environment.world_size)
     groups = initialize(environment, run.parallel, run.seed)
     try:
         return _train(run, corpus, groups)
@@ -81,7 +77,7 @@ def _train(run: RunConfig, corpus: Manifest, groups: Groups) -> float:
         run.training.seq_length,
         run.seed,
         samples,
-        run.data.index_folder and Path(run.data.index_folder),
+        Path(run.data.index_folder) if run.data.index_folder else None,
     )
     progress = Progress(done_steps, run.training.steps, shown=writes)
     progress.say(f"{run.name}: from step {done_steps} on {groups.world_size} ranks\n{told}")

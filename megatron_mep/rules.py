@@ -125,14 +125,9 @@ def _bf16_has_master_weights(run: "RunConfig") -> Iterator[Mistake]:
 
 
 def _evaluation_fits_the_training_length(run: "RunConfig") -> Iterator[Mistake]:
-    length = run.training.seq_length
-    if length == 1:
-        yield Mistake("training.seq_length", length, "must leave a token something to look back at",
-                      "set it to 2 or more")  # fmt: skip
-        return
     for section in (run.evaluation.resolved, run.validation.tokens_for):
         try:
-            section(length)
+            section(run.training.seq_length)
         except ConfigError as error:
             yield from error.mistakes
 

@@ -108,8 +108,6 @@ CASES = (
          {"evaluation": {"tokens": 1024}}, sets("evaluation.tokens")),
     Case("_evaluation_fits_the_training_length", "validation.tokens", {"validation": {"tokens": 100}},
          {"validation": {"tokens": 104}}, sets("validation.tokens")),
-    Case("_evaluation_fits_the_training_length", "training.seq_length", {"training": {"seq_length": 1}},
-         {"training": {"seq_length": 2}}, sets("training.seq_length")),
 )
 # fmt: on
 

@@ -1,7 +1,8 @@
-"""The folders of checkpoints: written beside and renamed into place, so that a kill at any instant leaves only whole ones.
+"""The folders of checkpoints: written beside and renamed into place, so that a kill at any instant leaves whole ones.
 
-<run>/checkpoints/step_00000500/   Megatron-core torch_dist files, run.yaml, progress.json, manifest.json
+<run>/checkpoints/step_00000500/   Megatron-core torch_dist files, run.yaml, progress.json, checksums.json
 <run>/checkpoints/latest           the name of the newest, written last
+<run>/checkpoints/.step_...        what is being written, or removed; of no value once `latest` names another
 """
 
 import hashlib
@@ -9,13 +10,17 @@ import json
 import os
 import re
 import shutil
+from collections.abc import Iterable
 from pathlib import Path
 
 from megatron_mep.config.errors import CheckpointError, Mistake
 
 LATEST = "latest"
-MANIFEST = "manifest.json"
+MANIFEST = "checksums.json"
 _NAME = re.compile(r"step_(\d{8})")
+
+Checksums = dict[str, tuple[int, str]]
+"""Bytes and sha256 of files, by their names in the checkpoint's folder."""
 
 
 def step_folder(root: Path, step: int) -> Path:
@@ -37,20 +42,24 @@ def begin(root: Path, step: int) -> Path:
     return partial
 
 
-def publish(root: Path, step: int, keep: int | None) -> Path:
-    """Seals what was written since `begin`, puts it in place, names it the latest and removes the oldest beyond `keep`."""
+def publish(root: Path, step: int, keep: int | None, known: Checksums | None = None) -> Path:
+    """Puts in place what was written since `begin`, names it the latest, and removes the oldest beyond `keep`.
+
+    `known` are the checksums that other ranks took of files that they wrote. Checkpoints of later steps stay: they are
+    there where a run was sent back to an earlier one.
+    """
     partial, final = _partial(root, step), step_folder(root, step)
-    _seal(partial)
-    replaced = root / f".{final.name}.replaced"
-    shutil.rmtree(replaced, ignore_errors=True)
+    _seal(partial, known or {})
     if final.exists():
-        final.rename(replaced)
+        _set_aside(final)
     partial.rename(final)
     _sync(root)
     write_atomically(root / LATEST, final.name + "\n")
-    shutil.rmtree(replaced, ignore_errors=True)
-    for old in steps_in(root)[:-keep] if keep else ():
-        shutil.rmtree(step_folder(root, old))
+    older = [found for found in steps_in(root) if found < step]
+    for found in older[::-1][keep - 1 :] if keep else ():
+        _set_aside(step_folder(root, found))
+    for leftover in root.glob(".step_*"):
+        shutil.rmtree(leftover)
     return final
 
 
@@ -60,26 +69,36 @@ def find(path: Path) -> Path:
         if (root / MANIFEST).is_file():
             return root
         if (root / LATEST).is_file():
-            return root / (root / LATEST).read_text().strip()
+            return _latest(root)
     raise CheckpointError(
         Mistake(str(path), None, "holds no checkpoint", "give a run's folder, or a folder step_... of its checkpoints")
     )
 
 
-def verify(folder: Path) -> None:
-    """Checks every file of a checkpoint against its manifest; a `CheckpointError` names each that is missing or damaged."""
+def checksums(files: Iterable[Path]) -> Checksums:
+    """The checksums of files, once they are on the disk."""
+    found: Checksums = {}
+    for file in files:
+        _sync(file)
+        found[file.name] = file.stat().st_size, _sha256(file)
+    return found
+
+
+def verify(folder: Path, rank: int = 0, world_size: int = 1) -> None:
+    """Checks the files of a checkpoint; a `CheckpointError` names each that is missing or damaged.
+
+    Each of `world_size` ranks checks its share of them.
+    """
     try:
-        listed = json.loads((folder / MANIFEST).read_text())["files"]
-    except (OSError, ValueError, KeyError, TypeError):
-        raise CheckpointError(
-            Mistake(
-                str(folder / MANIFEST), None, "is missing or unreadable: this is no whole checkpoint", _remedy(folder)
-            )
-        ) from None
+        listed = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))["files"]
+        shared = [(name, entry["bytes"], entry["sha256"]) for name, entry in sorted(listed.items())[rank::world_size]]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        rule = "is missing or unreadable: this is no whole checkpoint"
+        raise CheckpointError(Mistake(str(folder / MANIFEST), None, rule, _remedy(folder))) from None
     damaged = [
         Mistake(str(folder / name), None, f"is {fault}", _remedy(folder))
-        for name, expected in listed.items()
-        if (fault := _fault(folder / name, expected))
+        for name, size, sha256 in shared
+        if (fault := _fault(folder / name, size, sha256))
     ]
     if damaged:
         raise CheckpointError(damaged)
@@ -99,23 +118,42 @@ def _partial(root: Path, step: int) -> Path:
     return root / f".{step_folder(root, step).name}.partial"
 
 
-def _seal(folder: Path) -> None:
-    """Lists every file with its size and hash, once all of them are on the disk."""
-    files = sorted(path for path in folder.rglob("*") if path.is_file())
-    for file in files:
-        _sync(file)
-    listed = {str(file.relative_to(folder)): {"bytes": file.stat().st_size, "sha256": _sha256(file)} for file in files}
+def _aside(folder: Path) -> Path:
+    return folder.with_name(f".{folder.name}.aside")
+
+
+def _set_aside(folder: Path) -> None:
+    """Takes a whole checkpoint out of place in one go: removing it takes longer, and may be cut short."""
+    shutil.rmtree(_aside(folder), ignore_errors=True)
+    folder.rename(_aside(folder))
+
+
+def _latest(root: Path) -> Path:
+    """What `latest` names; where a kill came between the two renames that replace it, what was set aside."""
+    named = root / (root / LATEST).read_text(encoding="utf-8").strip()
+    for folder in (named, _aside(named)):
+        if folder.is_dir():
+            return folder
+    raise CheckpointError(
+        Mistake(str(root / LATEST), named.name, "names a checkpoint that is not there", _remedy(named))
+    )
+
+
+def _seal(folder: Path, known: Checksums) -> None:
+    """Lists every file with its checksum."""
+    files = known | checksums(file for file in folder.iterdir() if file.name not in known)
+    listed = {name: {"bytes": size, "sha256": sha256} for name, (size, sha256) in sorted(files.items())}
     write_atomically(folder / MANIFEST, json.dumps({"format": 1, "files": listed}, indent=1))
     _sync(folder)
 
 
-def _fault(file: Path, expected: dict[str, object]) -> str | None:
+def _fault(file: Path, expected_size: int, sha256: str) -> str | None:
     if not file.is_file():
         return "missing"
     size = file.stat().st_size
-    if size != expected["bytes"]:
-        return f"damaged: {size} bytes in place of {expected['bytes']}"
-    return None if _sha256(file) == expected["sha256"] else "damaged: its sha256 is not that of the manifest"
+    if size != expected_size:
+        return f"damaged: {size} bytes in place of {expected_size}"
+    return None if _sha256(file) == sha256 else "damaged: its sha256 is not the one it was written with"
 
 
 def _remedy(folder: Path) -> str:

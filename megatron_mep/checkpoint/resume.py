@@ -15,6 +15,7 @@ LAYOUT = (
     "data.folder",
     "data.num_threads",
     "data.index_folder",
+    "model.attention_backend",
     "parallel",
     "training.micro_batch_size",
     "training.zero_stage",
@@ -35,7 +36,7 @@ def check_continues(written: Path, resolved: dict[str, Any]) -> list[str]:
 
     A `CheckpointError` names every key that would make it another run.
     """
-    before = yaml.safe_load(written.read_text(encoding="utf-8"))
+    before = _run_file(written)
     differing = [found for found in _differences(before, resolved, "") if not _within(found[0], LAYOUT)]
     refused = [
         Mistake(key, now, f"was {then!r} when {written.parent} was written", "set it back, or give the run a new name")
@@ -63,6 +64,14 @@ def check_tokenizer(reached: Progress, tokenizer_sha256: str, folder: Path) -> N
             Mistake("data.folder", None, f"was prepared with another tokenizer than {folder} was trained with",
                     "prepare the text with the checkpoint's tokenizer: data.tokenizer.kind=sentencepiece")
         )  # fmt: skip
+
+
+def _run_file(file: Path) -> Any:
+    try:
+        return yaml.safe_load(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        rule, remedy = f"cannot be read ({error})", "restore it from a copy, or give the run a new name"
+        raise CheckpointError(Mistake(str(file), None, rule, remedy)) from None
 
 
 def _within(key: str, sections: tuple[str, ...]) -> bool:

@@ -1,5 +1,6 @@
 """Writing a checkpoint."""
 
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -7,7 +8,7 @@ from typing import TYPE_CHECKING
 import torch.distributed as dist
 from megatron.core import dist_checkpointing
 
-from megatron_mep.checkpoint.files import begin, publish
+from megatron_mep.checkpoint.files import Checksums, begin, checksums, publish
 from megatron_mep.checkpoint.progress import FILE, Progress
 from megatron_mep.checkpoint.state import Sharded, moment, sharded_generators, weights
 from megatron_mep.checkpoint.writer import write_in_this_process
@@ -49,14 +50,30 @@ def save_checkpoint(
         "generators": sharded_generators(groups),
     }
     write_in_this_process()
-    beside = begin(root, progress.step) if dist.get_rank() == 0 else None
-    folder = [str(beside)]
-    dist.broadcast_object_list(folder, src=0)
-    dist_checkpointing.save(state, folder[0])
-    final = [""]
-    if beside is not None:
-        (beside / RUN_FILE).write_text(run_yaml, encoding="utf-8")
-        (beside / FILE).write_text(progress.json(), encoding="utf-8")
-        final = [str(publish(root, progress.step, keep))]
-    dist.broadcast_object_list(final, src=0)
-    return Path(final[0])
+    beside = _told_by_rank_0(lambda: begin(root, progress.step))
+    dist_checkpointing.save(state, str(beside))
+    known = _from_all_ranks(checksums(beside.glob(f"__{groups.rank}_*")))
+    return _told_by_rank_0(lambda: _complete(root, beside, progress, run_yaml, keep, known))
+
+
+def _complete(root: Path, beside: Path, progress: Progress, run_yaml: str, keep: int | None, known: Checksums) -> Path:
+    """Adds what a person reads, and puts the checkpoint in place."""
+    (beside / RUN_FILE).write_text(run_yaml, encoding="utf-8")
+    (beside / FILE).write_text(progress.json(), encoding="utf-8")
+    return publish(root, progress.step, keep, known)
+
+
+def _from_all_ranks(mine: Checksums) -> Checksums:
+    """The checksums that all ranks took, each of its own files: to read them all would keep one rank long."""
+    everyone: list[Checksums] = [{}] * dist.get_world_size()
+    dist.all_gather_object(everyone, mine)
+    return {name: checksum for part in everyone for name, checksum in part.items()}
+
+
+def _told_by_rank_0(act: Callable[[], Path]) -> Path:
+    """A path that rank 0 alone finds out, on every rank."""
+    told = [act() if dist.get_rank() == 0 else None]
+    dist.broadcast_object_list(told, src=0)
+    path = told[0]
+    assert path is not None, "rank 0 told no path"
+    return path

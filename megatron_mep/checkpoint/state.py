@@ -15,6 +15,8 @@ from torch import Tensor, nn
 
 from megatron_mep.parallel.groups import Groups
 
+OPTIMIZER = "optimizer."
+"""What the keys of moments begin with; those of weights do not."""
 Sharded = dict[str, Any]
 ValueOf = Callable[[nn.Parameter], Tensor]
 """The tensor of a parameter's whole shape on this rank that is stored, or loaded into."""
@@ -38,7 +40,7 @@ def weights(template: Sharded, value_of: ValueOf) -> Sharded:
 def moment(template: Sharded, name: str, value_of: ValueOf) -> Sharded:
     """One moment of every parameter, sharded like the parameter."""
     return {
-        key: make_sharded_optimizer_tensor(entry, value_of(entry.data), prefix=f"optimizer.{name}")
+        key: make_sharded_optimizer_tensor(entry, value_of(entry.data), prefix=f"{OPTIMIZER}{name}")
         for key, entry in template.items()
         if isinstance(entry.data, nn.Parameter)
     }

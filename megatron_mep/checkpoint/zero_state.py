@@ -64,8 +64,7 @@ def restore_moment(parameter: nn.Parameter, name: str, value: Tensor, engine: "D
     if engine.zero_optimization():
         safe_set_full_optimizer_state(parameter, value, name)
     else:
-        state = engine.optimizer.state[parameter]
-        state[name] = value.clone()
+        engine.optimizer.state[parameter][name] = value
 
 
 def restore_step(engine: "DeepSpeedEngine", step: int) -> None:

@@ -39,9 +39,7 @@ def prepare(data: DataConfig, report: Callable[[str], None], force: bool = False
     return manifest
 
 
-def _write(
-    data: DataConfig, files: tuple[Path, ...], folder: Path, report: Callable[[str], None]
-) -> Manifest:
+def _write(data: DataConfig, files: tuple[Path, ...], folder: Path, report: Callable[[str], None]) -> Manifest:
     if isinstance(data.tokenizer, SentencePieceModel):
         # Before the source is opened: an unfit tokenizer shall not cost a download.
         tokenizer = Tokenizer.load(Path(data.tokenizer.path))

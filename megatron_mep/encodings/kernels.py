@@ -95,7 +95,7 @@ class Logarithmic(Kernel):
     """kappa_h(d) = (1 + r2_h d)^(-r1_h) with learned r1, r2 > 0: KERPLE's logarithmic kernel.
 
     Initial values as in KERPLE's code, r1 = 2 U(0,1) and r2 = U(0,1). Positivity by softplus in place of its clamp.
-    Source: arXiv:2205.09921, section 4.
+    Source: arXiv:2205.09921 and its released code.
     """
 
     kernel: Literal["log"] = "log"
@@ -120,7 +120,8 @@ class Power(Kernel):
     """kappa_h(d) = exp(-r1_h d^r2_h) with learned r1 > 0 and 0 < r2 < 2: KERPLE's power kernel.
 
     Initial values as in KERPLE's code, r1 = U(0,1) and r2 = 2 U(0,1). Softplus and a scaled sigmoid in place of its
-    clamps. The exponential kernel is r2 = 1, the Gaussian the limit r2 = 2. Source: arXiv:2205.09921, section 4.
+    clamps. The exponential kernel is r2 = 1, the Gaussian the limit r2 = 2.
+    Source: arXiv:2205.09921 and its released code.
     """
 
     kernel: Literal["power"] = "power"

@@ -16,11 +16,11 @@ class Rope(Rotation):
     turn. The frequencies are those of GPT-NeoX's `rotary_pct`; the pairs span the whole head (m and m + half of it),
     whereas that code pairs within its first D dimensions: the same model with the dimensions in another order.
 
-    Source: "RoFormer: Enhanced Transformer with Rotary Position Embedding", arXiv:2104.09864, equation 15.
+    Source: "RoFormer: Enhanced Transformer with Rotary Position Embedding", arXiv:2104.09864.
     """
 
     name: Literal["rope"] = "rope"
-    source: ClassVar[str] = "arXiv:2104.09864, equation 15"
+    source: ClassVar[str] = "arXiv:2104.09864"
     formula: ClassVar[str] = "turn pair m by i base^(-2m/D)"
 
     base: float = Field(10000.0, gt=1)

@@ -10,6 +10,7 @@ from megatron_mep.config.base import Config
 class Warmup(Config):
     """What every schedule shares: a linear rise from 0."""
 
+    name: str
     warmup_steps: NonNegativeInt = 0
     """Steps over which the learning rate rises linearly to `optimizer.learning_rate`."""
 
@@ -72,7 +73,7 @@ class OptimizerConfig(Config):
 class TrainingConfig(Config):
     """Length, batch, steps, precision and optimizer."""
 
-    seq_length: PositiveInt
+    seq_length: int = Field(gt=1)
     """Tokens of a training sequence, L."""
     steps: PositiveInt
     """Optimizer steps of the whole run."""

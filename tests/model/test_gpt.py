@@ -142,7 +142,9 @@ def _starts():
             assert_exact_equal(others[name], weights[0][name], name)
     anew = dict(build_model(model_config(), ParallelConfig(), VOCABULARY, SEED + 1).named_parameters())
     assert not torch.equal(anew[shared[0]], weights[0][shared[0]])
-    assert len({float(losses_of(model, samples(0, 1)).mean()) for model in models}) == len(models), "an encoding is idle"
+    assert len({float(losses_of(model, samples(0, 1)).mean()) for model in models}) == len(models), (
+        "an encoding is idle"
+    )
 
 
 def test_recomputed_activations_change_nothing():
