@@ -5,7 +5,7 @@
 #   bash tests/run.sh -k alibi     the same checks, and those tests alone
 set -euo pipefail
 cd "$(dirname "$0")/.."
-EXTRAS="[test]"
+EXTRA=test
 source launch/setup.sh
 
 # tests use no network, no GPU and one thread a process

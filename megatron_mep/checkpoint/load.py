@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.distributed as dist
 from megatron.core import dist_checkpointing
-from megatron.core.dist_checkpointing.core import CheckpointingException
 from megatron.core.dist_checkpointing.validation import StrictHandling
 from torch import Tensor, nn
 
@@ -16,9 +15,11 @@ from megatron_mep.checkpoint.files import verify
 from megatron_mep.checkpoint.progress import Progress, read_progress
 from megatron_mep.checkpoint.state import (
     OPTIMIZER,
+    Shapes,
     Sharded,
     moment,
     restore_generators,
+    shapes_of,
     sharded_generators,
     template_of,
     weights,
@@ -34,8 +35,9 @@ if TYPE_CHECKING:
 def load_weights(folder: Path, model: nn.Module) -> None:
     """The checkpoint's weights into a model that is not under ZeRO, each cast to the type that it has there."""
     _verified_by_all(folder)
-    loaded = _load({"model": template_of(model)}, folder)
-    model.load_state_dict(loaded["model"], strict=False)
+    template = template_of(model)
+    _refuse_another_model(shapes_of(template), folder)
+    model.load_state_dict(_read({"model": template}, folder)["model"], strict=False)
 
 
 def load_training_state(folder: Path, engine: "DeepSpeedEngine", template: Sharded, groups: Groups) -> Progress:
@@ -50,18 +52,19 @@ def load_training_state(folder: Path, engine: "DeepSpeedEngine", template: Shard
     progress = read_progress(folder)
     same_layout = (progress.tensor_size, progress.data_size) == (groups.tensor_size, groups.data_size)
     model = engine.module
-    state: dict[str, Any] = {
-        "model": weights(template, _empty),
-        **{name: moment(template, name, _empty) for name in MOMENTS},
-    }
+    state: dict[str, Any] = {"model": weights(template, _empty)}
+    _refuse_another_model(shapes_of(state["model"]), folder)
     if same_layout:
         state["generators"] = sharded_generators(groups)
-    loaded = _load(state, folder)
+    loaded = _read(state, folder)
     for name, parameter in model.named_parameters():
-        restore_weight(parameter, loaded["model"].pop(name), engine)
-        for kind in MOMENTS:
-            restore_moment(parameter, kind, loaded[kind].pop(name), engine)
+        restore_weight(parameter, loaded["model"].pop(name).to(groups.device), engine)
     model.load_state_dict(loaded["model"], strict=False)
+    for kind in MOMENTS:
+        # one kind after the other: each is a copy of the whole model on every rank
+        values = _read({kind: moment(template, kind, _empty)}, folder)[kind]
+        for name, parameter in model.named_parameters():
+            restore_moment(parameter, kind, values.pop(name).to(groups.device), engine)
     restore_step(engine, progress.step)
     if same_layout:
         restore_generators(loaded["generators"])
@@ -69,34 +72,28 @@ def load_training_state(folder: Path, engine: "DeepSpeedEngine", template: Shard
 
 
 def _empty(parameter: nn.Parameter) -> Tensor:
-    return torch.empty(_shape(parameter), dtype=torch.float32, device=parameter.device)
+    """Room in host memory for a whole weight, also where ZeRO keeps only a part of it here."""
+    return torch.empty(getattr(parameter, "ds_shape", parameter.shape), dtype=torch.float32)
 
 
-def _shape(parameter: nn.Parameter) -> torch.Size:
-    """The whole shape of a weight, also where ZeRO keeps only a part of it here."""
-    return getattr(parameter, "ds_shape", parameter.shape)
+def _read(state: dict[str, Any], folder: Path) -> dict[str, Any]:
+    return dist_checkpointing.load(state, str(folder), strict=StrictHandling.RAISE_UNEXPECTED)
 
 
-def _load(state: dict[str, Any], folder: Path) -> dict[str, Any]:
-    try:
-        _refuse_weights_that_nothing_reads(state["model"], folder)
-        return dist_checkpointing.load(state, str(folder), strict=StrictHandling.RAISE_UNEXPECTED)
-    except (CheckpointingException, KeyError, ValueError, RuntimeError) as error:
-        raise _unfit(folder, " ".join(str(error).split())) from error
-
-
-def _refuse_weights_that_nothing_reads(model: Sharded, folder: Path) -> None:
-    """Megatron-core would pass over them: biases, say, that the run file has been made to leave out."""
+def _refuse_another_model(here: Shapes, folder: Path) -> None:
+    """Megatron-core tells other shapes by a traceback of every rank, and passes over weights that nothing asks for."""
     stored = dist_checkpointing.load_tensors_metadata(str(folder))
-    unread = {name for name in stored if not name.startswith(OPTIMIZER)} - {entry.key for entry in model.values()}
-    if unread:
-        raise _unfit(folder, f"it has no {', '.join(sorted(unread))}")
+    there = {name: tuple(entry.global_shape) for name, entry in stored.items() if not name.startswith(OPTIMIZER)}
+    differing = sorted(name for name in here.keys() | there.keys() if here.get(name) != there.get(name))
+    if differing:
+        first = differing[0]
+        more = f", and {len(differing) - 1} more weights differ" if differing[1:] else ""
+        rule = f"holds another model: {first} is {_told(there, first)} there and {_told(here, first)} here{more}"
+        raise CheckpointError(Mistake(str(folder), None, rule, "give the model the options of its run.yaml"))
 
 
-def _unfit(folder: Path, reason: str) -> CheckpointError:
-    return CheckpointError(
-        Mistake(str(folder), None, f"does not fit the model ({reason})", "give the model the options of its run.yaml")
-    )
+def _told(shapes: Shapes, name: str) -> str:
+    return str(list(shapes[name])) if name in shapes else "absent"
 
 
 def _verified_by_all(folder: Path) -> None:

@@ -5,12 +5,14 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import torch
 import torch.distributed as dist
 from megatron.core import dist_checkpointing
+from torch import Tensor, nn
 
 from megatron_mep.checkpoint.files import Checksums, begin, checksums, publish
 from megatron_mep.checkpoint.progress import FILE, Progress
-from megatron_mep.checkpoint.state import Sharded, moment, sharded_generators, weights
+from megatron_mep.checkpoint.state import Sharded, ValueOf, moment, sharded_generators, weights
 from megatron_mep.checkpoint.writer import write_in_this_process
 from megatron_mep.checkpoint.zero_state import MOMENTS, master_of, moment_of
 from megatron_mep.parallel.groups import Groups
@@ -45,8 +47,11 @@ def save_checkpoint(
         The checkpoint's folder, in place and whole. Until then nothing of an older checkpoint is touched.
     """
     state = {
-        "model": weights(template, master_of),
-        **{name: moment(template, name, partial(moment_of, name=name, engine=engine)) for name in MOMENTS},
+        "model": weights(template, _kept(master_of, groups)),
+        **{
+            name: moment(template, name, _kept(partial(moment_of, name=name, engine=engine), groups))
+            for name in MOMENTS
+        },
         "generators": sharded_generators(groups),
     }
     write_in_this_process()
@@ -54,6 +59,19 @@ def save_checkpoint(
     dist_checkpointing.save(state, str(beside))
     known = _from_all_ranks(checksums(beside.glob(f"__{groups.rank}_*")))
     return _told_by_rank_0(lambda: _complete(root, beside, progress, run_yaml, keep, known))
+
+
+def _kept(value_of: ValueOf, groups: Groups) -> ValueOf:
+    """Moves values to the memory of the host, on the one data-parallel rank that writes them; others keep the shapes.
+
+    All together they are three copies of the model, more than a device may have room for.
+    """
+
+    def value(parameter: nn.Parameter) -> Tensor:
+        whole = value_of(parameter)
+        return whole.cpu() if groups.data_rank == 0 else torch.zeros((), dtype=whole.dtype).expand(whole.shape)
+
+    return value
 
 
 def _complete(root: Path, beside: Path, progress: Progress, run_yaml: str, keep: int | None, known: Checksums) -> Path:

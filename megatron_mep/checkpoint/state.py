@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from megatron.core import tensor_parallel
+from megatron.core.dist_checkpointing.dict_utils import nested_values
 from megatron.core.dist_checkpointing.mapping import ShardedObject, ShardedTensor, ShardedTensorFactory
 from megatron.core.dist_checkpointing.optimizer import make_sharded_optimizer_tensor
 from torch import Tensor, nn
@@ -18,6 +19,8 @@ from megatron_mep.parallel.groups import Groups
 OPTIMIZER = "optimizer."
 """What the keys of moments begin with; those of weights do not."""
 Sharded = dict[str, Any]
+Shapes = dict[str, tuple[int, ...]]
+"""Shapes of tensors of the whole model, by their keys."""
 ValueOf = Callable[[nn.Parameter], Tensor]
 """The tensor of a parameter's whole shape on this rank that is stored, or loaded into."""
 
@@ -35,6 +38,16 @@ def template_of(model: nn.Module) -> Sharded:
 def weights(template: Sharded, value_of: ValueOf) -> Sharded:
     """The template with `value_of` each parameter in its place, to store or to load into; constants as they are."""
     return {name: _with_value(entry, value_of) for name, entry in template.items()}
+
+
+def shapes_of(entries: Sharded) -> Shapes:
+    """The shapes that weights and constants have in the whole model."""
+    parts = [
+        part
+        for entry in entries.values()
+        for part in (nested_values(entry.build()) if isinstance(entry, ShardedTensorFactory) else [entry])
+    ]
+    return {part.key: tuple(part.global_shape) for part in parts}
 
 
 def moment(template: Sharded, name: str, value_of: ValueOf) -> Sharded:

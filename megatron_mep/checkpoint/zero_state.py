@@ -14,8 +14,11 @@ from deepspeed.utils import (
     safe_get_full_optimizer_state,
     safe_set_full_fp32_param,
     safe_set_full_optimizer_state,
+    safe_set_local_fp32_param,
+    safe_set_local_optimizer_state,
 )
-from torch import Tensor, nn
+from torch import Tensor, distributed, nn
+from torch.nn import functional
 
 if TYPE_CHECKING:
     from deepspeed import DeepSpeedEngine
@@ -53,15 +56,20 @@ def moment_of(parameter: nn.Parameter, name: str, engine: "DeepSpeedEngine") -> 
 
 def restore_weight(parameter: nn.Parameter, master: Tensor, engine: "DeepSpeedEngine") -> None:
     """Sets the master weight and the working copy that the next forward pass reads."""
-    safe_set_full_fp32_param(parameter, master)
     partitioned = engine.zero_optimization_partition_weights()
+    if partitioned:
+        safe_set_local_fp32_param(parameter, _own_part(parameter, master))
+    else:
+        safe_set_full_fp32_param(parameter, master)
     with torch.no_grad(), GatheredParameters([parameter], modifier_rank=0, enabled=partitioned):
         parameter.data.copy_(master)
 
 
 def restore_moment(parameter: nn.Parameter, name: str, value: Tensor, engine: "DeepSpeedEngine") -> None:
     """Sets one moment of a weight."""
-    if engine.zero_optimization():
+    if engine.zero_optimization_partition_weights():
+        safe_set_local_optimizer_state(parameter, _own_part(parameter, value), name)
+    elif engine.zero_optimization():
         safe_set_full_optimizer_state(parameter, value, name)
     else:
         engine.optimizer.state[parameter][name] = value
@@ -71,6 +79,17 @@ def restore_step(engine: "DeepSpeedEngine", step: int) -> None:
     """Sets Adam's count of steps, which corrects the bias of its moments."""
     for state in _basic_optimizer(engine).state.values():
         state["step"] = torch.tensor(float(step))
+
+
+def _own_part(parameter: nn.Parameter, whole: Tensor) -> Tensor:
+    """What ZeRO 3 keeps of a weight on this rank.
+
+    The parts are of one size, the last one padded; DeepSpeed itself fails to set a whole weight that needs padding.
+    """
+    size = parameter.ds_tensor.numel()  # type: ignore[attr-defined]
+    group = parameter.ds_process_group  # type: ignore[attr-defined]
+    padding = size * distributed.get_world_size(group) - whole.numel()
+    return functional.pad(whole.flatten(), (0, padding)).narrow(0, size * distributed.get_rank(group), size)
 
 
 def _basic_optimizer(engine: "DeepSpeedEngine") -> torch.optim.Optimizer:

@@ -68,7 +68,9 @@ def _filler(place: Place) -> Any:
     if place.sections:
         return {}
     field = place.holders[0].model_fields[str(place.path[-1])]
-    return next((value for value in (*get_args(field.annotation), 1, "x", ["x"], [1]) if _accepts(field, value)), None)
+    return next(
+        (value for value in (*get_args(field.annotation), 1, 2, "x", ["x"], [1]) if _accepts(field, value)), None
+    )
 
 
 def _accepts(field: FieldInfo, value: Any) -> bool:

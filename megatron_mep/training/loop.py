@@ -19,6 +19,16 @@ from megatron_mep.training.step import MicroBatch, micro_batch_starts, train_ste
 if TYPE_CHECKING:
     from deepspeed import DeepSpeedEngine
 
+TOLD = {
+    "loss": ("loss", ".4f"),
+    "validation_loss": ("validation", ".4f"),
+    "learning_rate": ("lr", ".2e"),
+    "grad_norm": ("grad norm", ".3f"),
+    "tokens_per_s": ("tokens/s", ",.0f"),
+    "mfu_causal": ("MFU", ".1%"),
+}
+"""The metrics that a person who waits is told, by their names and formats there."""
+
 
 @dataclass
 class Job:
@@ -92,7 +102,8 @@ def _record(job: Job, step: int, metrics: Metrics, left_s: float) -> None:
     encoding = job.encoding_metrics()
     if job.metrics is not None:
         job.metrics.write(step, consumed_tokens, metrics, encoding)
-    job.progress.tell(step, {name: f"{value:.4g}" for name, value in metrics.items()}, left_s)
+    told = {name: format(metrics[metric], style) for metric, (name, style) in TOLD.items() if metric in metrics}
+    job.progress.tell(step, told, left_s)
 
 
 def _mean_over_ranks(loss: Tensor, groups: Groups) -> float:

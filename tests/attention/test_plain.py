@@ -29,8 +29,8 @@ def attend_densely(query: Tensor, key: Tensor, value: Tensor, bias: Tensor) -> T
 
 
 def unbiased_inputs(shape: Shape, dtype: torch.dtype = torch.float32) -> Inputs:
-    inputs = random_inputs(shape, dtype)
-    return inputs._replace(bias=torch.zeros_like(inputs.bias, requires_grad=False))
+    inputs = random_inputs(shape, dtype, learned=False)
+    return inputs._replace(bias=torch.zeros_like(inputs.bias))
 
 
 def assert_correct(inputs: Inputs) -> None:
@@ -40,7 +40,7 @@ def assert_correct(inputs: Inputs) -> None:
         assert_within_budget(actual[name], plain[name], exact[name], name)
 
 
-@pytest.mark.parametrize(("queries", "keys"), [(2, 2), (63, 63), (130, 130), (1, 130), (63, 130), (129, 130)])
+@pytest.mark.parametrize(("queries", "keys"), [(2, 2), (63, 63), (70, 70), (1, 70), (2, 70), (63, 70), (69, 70)])
 @pytest.mark.parametrize("groups", [1, 2, 4])
 def test_matches_one_query_at_a_time(queries, keys, groups):
     assert_correct(unbiased_inputs(Shape(2, 4, groups, queries, keys)))

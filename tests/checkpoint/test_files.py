@@ -1,6 +1,8 @@
 import json
 from collections.abc import Callable
+from itertools import count
 from pathlib import Path
+from typing import Any
 from unittest.mock import patch
 
 import pytest
@@ -44,7 +46,7 @@ def test_a_checkpoint_is_whole_once_it_is_in_place(tmp_path: Path):
     assert listed["weights.bin"] == {
         "bytes": 14,
         # printf 'weights of 500' | sha256sum
-        "sha256": "SHA",
+        "sha256": "96b27f73d82894e85a137ee5c48d0269592ee082eba68e1148f04d875005833e",
     }
     assert listed.keys() == {"weights.bin", ".metadata"}
     verify(folder)
@@ -73,35 +75,37 @@ def test_what_is_being_written_is_out_of_sight(tmp_path: Path):
     assert content(write(root, 2)) == "weights of 2"
 
 
-def dying(call: int) -> Callable[..., None]:
-    """A file operation that is never carried out, from the given call on."""
-    calls = iter(range(1, call))
+def dying(original: Callable[..., Any], call: int) -> Callable[..., Any]:
+    """An operation that kills the process in place of its n-th call."""
+    calls = count(1)
 
-    def operation(*arguments: object, **options: object) -> None:
-        if next(calls, None) is None:
+    def operation(*arguments: Any, **options: Any) -> Any:
+        if next(calls) == call:
             raise Killed
-        original(*arguments, **options)
+        return original(*arguments, **options)
 
-    original = Path.rename
     return operation
 
 
-@pytest.mark.parametrize("step", [2, 1], ids=["a new one", "the same step again"])
+@pytest.mark.parametrize("step", [2, 1], ids=["another step", "the same step"])
 @pytest.mark.parametrize(
-    ("owner", "name"),
-    [(files, "_seal"), (Path, "rename"), (files, "_sync"), (files, "write_atomically"), (files.shutil, "rmtree")],
-    ids=["while it is sealed", "at a rename", "before it is synced", "before it is listed", "before the rest is removed"],
+    ("owner", "name", "call"),
+    [
+        pytest.param(files, "_sha256", 1, id="while it is sealed"),
+        pytest.param(files, "write_atomically", 1, id="before it is sealed"),
+        pytest.param(Path, "rename", 1, id="at the first rename"),
+        pytest.param(Path, "rename", 2, id="at the second rename"),
+        pytest.param(files, "write_atomically", 2, id="before it is the latest"),
+        pytest.param(files.shutil, "rmtree", 1, id="at the first removal"),
+        pytest.param(files.shutil, "rmtree", 2, id="at the second removal"),
+    ],
 )
-@pytest.mark.parametrize("call", [1, 2, 3])
-def test_a_kill_at_any_instant_leaves_a_whole_checkpoint(tmp_path: Path, owner: object, name: str, call: int, step: int):
+def test_a_kill_at_any_instant_leaves_a_whole_checkpoint(tmp_path: Path, owner: Any, name: str, call: int, step: int):
     write(tmp_path, 1)
     folder = begin(tmp_path, step)
     (folder / "weights.bin").write_text(f"new of {step}")
-    with patch.object(owner, name, _dying(getattr(owner, name), call)):
-        try:
-            publish(tmp_path, step, keep=1)
-        except Killed:
-            pass
+    with patch.object(owner, name, dying(getattr(owner, name), call)), pytest.raises(Killed):
+        publish(tmp_path, step, keep=1)
     found = find(tmp_path)
     verify(found)
     assert content(found) in ("weights of 1", f"new of {step}")
@@ -109,3 +113,84 @@ def test_a_kill_at_any_instant_leaves_a_whole_checkpoint(tmp_path: Path, owner: 
     assert content(write(tmp_path, 2, keep=1)) == "weights of 2"
     assert (latest(tmp_path), steps_in(tmp_path)) == ("step_00000002", [2])
     assert not list(tmp_path.glob(".*"))
+
+
+def test_the_same_step_is_replaced(tmp_path: Path):
+    write(tmp_path, 1, "old")
+    assert content(write(tmp_path, 1, "new")) == "new of 1"
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["latest", "step_00000001"]
+
+
+@pytest.mark.parametrize(
+    ("keep", "left"), [(None, [1, 2, 3, 4]), (1, [4]), (2, [3, 4]), (3, [2, 3, 4]), (9, [1, 2, 3, 4])]
+)
+def test_the_newest_are_kept(tmp_path: Path, keep: int | None, left: list[int]):
+    for step in range(1, 5):
+        write(tmp_path, step, keep=keep)
+    assert steps_in(tmp_path) == left
+
+
+def test_a_run_that_was_sent_back_keeps_what_it_writes(tmp_path: Path):
+    for step in (1, 2, 8, 9):
+        write(tmp_path, step)
+    (tmp_path / "latest").write_text("step_00000002\n")
+    write(tmp_path, 3, keep=1)
+    assert (latest(tmp_path), steps_in(tmp_path)) == ("step_00000003", [3, 8, 9])
+
+
+def test_a_path_may_be_a_run_its_checkpoints_or_one_of_them(tmp_path: Path):
+    root = tmp_path / "checkpoints"
+    first, second = write(root, 1), write(root, 2)
+    assert find(tmp_path) == find(root) == find(second) == second
+    assert find(first) == first
+
+
+def test_a_foreign_folder_holds_no_checkpoint(tmp_path: Path):
+    (tmp_path / "manifest.json").write_text('{"files": {}}')
+    for folder in (tmp_path, tmp_path / "none"):
+        assert mistakes(lambda: find(folder)) == [(folder.name, "holds no checkpoint")]  # noqa: B023
+
+
+def test_a_name_that_leads_nowhere_is_refused(tmp_path: Path):
+    write(tmp_path, 1)
+    (tmp_path / "latest").write_text("step_00000002\n")
+    assert mistakes(lambda: find(tmp_path)) == [("latest", "names a checkpoint that is not there")]
+
+
+def test_every_missing_and_damaged_file_is_named(tmp_path: Path):
+    folder = begin(tmp_path, 1)
+    for name in ("whole", "gone", "short", "flipped"):
+        (folder / name).write_text("1234567890")
+    folder = publish(tmp_path, 1, None)
+    (folder / "gone").unlink()
+    (folder / "short").write_text("123456789")
+    (folder / "flipped").write_text("1234567891")
+    expected = [
+        ("flipped", "is damaged: its sha256 is not the one it was written with"),
+        ("gone", "is missing"),
+        ("short", "is damaged: 9 bytes in place of 10"),
+    ]
+    assert mistakes(lambda: verify(folder)) == expected
+    # two ranks find the same between them
+    assert mistakes(lambda: verify(folder, 0, 2)) == [expected[0], expected[2]]
+    assert mistakes(lambda: verify(folder, 1, 2)) == [expected[1]]
+
+
+@pytest.mark.parametrize("text", [None, "", "{", "[]", '{"files": []}', '{"files": {"weights.bin": {"bytes": 12}}}'])
+def test_a_checkpoint_without_its_list_is_not_whole(tmp_path: Path, text: str | None):
+    folder = write(tmp_path, 1)
+    (folder / "checksums.json").unlink()
+    if text is not None:
+        (folder / "checksums.json").write_text(text)
+    expected = [("checksums.json", "is missing or unreadable: this is no whole checkpoint")]
+    assert mistakes(lambda: verify(folder)) == expected
+
+
+def test_the_remedy_is_another_checkpoint_where_there_is_one(tmp_path: Path):
+    damaged = write(tmp_path, 2)
+    (damaged / "weights.bin").unlink()
+    with pytest.raises(CheckpointError, match="restore it from a copy, or remove the folder and train again"):
+        verify(damaged)
+    write(tmp_path, 1)
+    with pytest.raises(CheckpointError, match=f"write step_00000001 into {tmp_path / 'latest'}"):
+        verify(damaged)

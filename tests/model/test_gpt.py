@@ -1,4 +1,4 @@
-from collections.abc import Sequence
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from megatron_mep.parallel.gradients import sum_over_tensor_ranks
 from megatron_mep.parallel.groups import seed_streams
 from megatron_mep.parallel.tensor import is_encoding_weight
 from tests.support.distributed import joined, run
-from tests.support.tiny import LEARNED, SEQ_LENGTH, VOCABULARY, model_config, samples
+from tests.support.tiny import LEARNED, SEQ_LENGTH, VOCABULARY, model_config, samples, whole
 from tests.support.tolerance import assert_exact_equal, assert_within_budget
 
 SEED = 3
@@ -33,7 +33,6 @@ MODELS: dict[str, dict[str, Any]] = {
     **{name: {"encoding": encoding} for name, encoding in ENCODINGS.items()},
     "learned mep, 2 groups": {"encoding": LEARNED, "num_query_groups": 2},
     "learned mep, 1 group": {"encoding": LEARNED, "num_query_groups": 1},
-    "rope, 1 group": {"encoding": {"name": "rope"}, "num_query_groups": 1},
     "gelu, layernorm, biases, tied": {
         "activation": "gelu",
         "norm": "layernorm",
@@ -97,7 +96,7 @@ def _results(model: nn.Module, tensor_group: ProcessGroup) -> Results:
     results = {"logits": logits, "losses": losses.detach()}
     encoding = [torch.zeros(1)]
     for name, parameter in parameters.items():
-        weight, gradient = (_whole(shards, parameter) for shards in zip(*(part[name] for part in parts), strict=True))
+        weight, gradient = (whole(shards, parameter) for shards in zip(*(part[name] for part in parts), strict=True))
         results[f"weight {name}"] = weight
         if is_encoding_weight(parameter):
             encoding.append(gradient)
@@ -105,17 +104,6 @@ def _results(model: nn.Module, tensor_group: ProcessGroup) -> Results:
             results[f"gradient {name}"] = gradient
     # a number for each head is too few to tell from plain PyTorch how far rounding takes it
     return results | {"gradient of the encoding": torch.cat(encoding)}
-
-
-def _whole(parts: Sequence[Tensor], parameter: nn.Parameter) -> Tensor:
-    """A weight, or its gradient, from its parts: Megatron marks the dim, and stride 2 where gate and up are stacked."""
-    if not getattr(parameter, "tensor_model_parallel", False):
-        for part in parts[1:]:
-            assert_exact_equal(part, parts[0], "what tensor ranks hold alike")
-        return parts[0]
-    dim, stride = parameter.partition_dim, parameter.partition_stride
-    pieces = zip(*(part.chunk(stride, dim) for part in parts), strict=True)
-    return torch.cat([piece for row in pieces for piece in row], dim)
 
 
 def _compare(what: str, found: Results, plain: Results, exact: Results) -> None:
@@ -154,16 +142,22 @@ def test_recomputed_activations_change_nothing():
 def _recompute():
     here = joined(tensor=2)
     layout = ParallelConfig(tensor=2, sequence=True)
-    found = {}
     dropping = ({"encoding": LEARNED, "hidden_dropout": 0.1}, {"encoding": {"name": "rope"}, "attention_dropout": 0.1})
+    # how often core attention and feed-forward run in each of the two layers
+    runs = {"none": (1, 1), "selective": (2, 1), "full": (2, 2)}
     for changes in dropping:
-        for recompute in ("none", "selective", "full"):
+        found = {}
+        for recompute, (attention_runs, feed_forward_runs) in runs.items():
             model = built(layout, recompute, **changes)
             sum_over_tensor_ranks(model, here.tensor_group)
+            calls: Counter[str] = Counter()
+            for module in model.modules():
+                module.register_forward_hook(lambda module, *_, calls=calls: calls.update([type(module).__name__]))
             seed_streams(SEED)
             found[recompute] = [losses := losses_of(model, samples(0, 2))]
             losses.mean().backward()
             found[recompute] += [parameter.grad for parameter in model.parameters()]
+            assert (calls["EncodedAttention"], calls["MLP"]) == (2 * attention_runs, 2 * feed_forward_runs)
         assert not torch.equal(found["none"][0], losses_of(model, samples(0, 2))), f"{changes} drop nothing"
         for recompute in ("selective", "full"):
             for actual, expected in zip(found[recompute], found["none"], strict=True):

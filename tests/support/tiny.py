@@ -1,16 +1,14 @@
 """A decoder, a training section and tokens that are small enough to train in a test."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from megatron.core import parallel_state
-from torch import Tensor
+from torch import Tensor, nn
 
 from megatron_mep.model.config import ModelConfig
-from megatron_mep.parallel.groups import Groups
 from megatron_mep.training.config import TrainingConfig
-from tests.support.distributed import joined
+from tests.support.tolerance import assert_exact_equal
 
 VOCABULARY = 300
 """Padded to 384."""
@@ -49,7 +47,12 @@ def micro_batches_of(size: int) -> Callable[[int], Tensor]:
     return lambda first: samples(first, size)
 
 
-def joined_again(seed: int = 0, **parallel: int | bool) -> Groups:
-    """The groups of the same processes at another layout."""
-    parallel_state.destroy_model_parallel()
-    return joined(seed, **parallel)
+def whole(parts: Sequence[Tensor], parameter: nn.Parameter) -> Tensor:
+    """A weight, or its gradient, from its parts: Megatron marks the dim, and stride 2 where gate and up are stacked."""
+    if not getattr(parameter, "tensor_model_parallel", False):
+        for part in parts[1:]:
+            assert_exact_equal(part, parts[0], "what tensor ranks hold alike")
+        return parts[0]
+    dim, stride = parameter.partition_dim, parameter.partition_stride
+    pieces = zip(*(part.chunk(stride, dim) for part in parts), strict=True)
+    return torch.cat([piece for row in pieces for piece in row], dim)

@@ -10,14 +10,14 @@ from tests.support.distributed import joined, run
 from tests.support.tiny import LEARNED, VOCABULARY, model_config, training_config
 
 
-def test_metrics_are_those_of_all_heads_under_every_zero_stage():
-    run(_metrics, 2, 2)
-    run(_metrics, 2, 1)
+@pytest.mark.parametrize(("tensor", "stages"), [(2, (0, 1)), (1, (2, 3))])
+def test_metrics_are_those_of_all_heads_however_they_are_divided(tensor: int, stages: tuple[int, ...]):
+    run(_metrics, 2, tensor, stages)
 
 
-def _metrics(tensor: int):
+def _metrics(tensor: int, stages: tuple[int, ...]):
     here = joined(tensor=tensor)
-    for stage in range(4):
+    for stage in stages:
         model = build_model(model_config(encoding=LEARNED), ParallelConfig(tensor=tensor), VOCABULARY, seed=0)
         weights = learned_encoding_weights(model)
         # heads 1, 4, 9 and 16 in the first layer, one more in the second

@@ -127,16 +127,15 @@ def test_every_zero_stage_updates_as_torch_does(expected: Course, data_size: int
 
 def _stages(expected: Course):
     here = joined()
-    for stage in range(4):
-        # one micro-batch on each rank, and two
-        for micro_batch_size in (BATCH // here.data_size, BATCH // here.data_size // 2):
-            training = section(zero_stage=stage, micro_batch_size=micro_batch_size)
-            assert_alike(updated(built(), training, here), expected, (stage, micro_batch_size))
+    for stage, num_micro_batches in ((0, 2), (1, 1), (1, 2), (2, 2), (3, 2)):
+        training = section(zero_stage=stage, micro_batch_size=BATCH // here.data_size // num_micro_batches)
+        assert_alike(updated(built(), training, here), expected, (stage, num_micro_batches))
 
 
 @pytest.mark.parametrize(
     ("data_size", "layouts"),
-    [(1, [(sequence, stage) for sequence in (False, True) for stage in range(4)]), (2, [(True, 1), (True, 3)])],
+    [(1, [(False, 0), (False, 1), (True, 0), (True, 1), (True, 2), (True, 3)]), (2, [(True, 1), (True, 3)])],
+    ids=["alone", "and two data ranks"],
 )
 def test_two_tensor_ranks_update_as_torch_does(expected: Course, data_size: int, layouts: list[tuple[bool, int]]):
     run(_tensor, 2 * data_size, expected, layouts)

@@ -1,0 +1,313 @@
+import re
+import shutil
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from deepspeed.runtime.zero.partition_parameters import GatheredParameters
+from torch import Tensor, distributed, nn
+
+from megatron_mep.checkpoint.files import find, verify
+from megatron_mep.checkpoint.load import load_training_state, load_weights
+from megatron_mep.checkpoint.save import save_checkpoint
+from megatron_mep.checkpoint.state import template_of
+from megatron_mep.checkpoint.zero_state import MOMENTS, master_of, moment_of
+from megatron_mep.config.errors import CheckpointError
+from megatron_mep.model.gpt import build_model
+from megatron_mep.parallel.config import ParallelConfig
+from megatron_mep.parallel.groups import Groups, seed_streams
+from megatron_mep.training.engine import build_engine
+from megatron_mep.training.precision import dtype_of
+from megatron_mep.training.schedule import build_scheduler
+from megatron_mep.training.step import micro_batch_starts, train_step
+from tests.checkpoint.test_resume import REACHED
+from tests.support.distributed import joined, run
+from tests.support.tiny import LAYOUT_RTOL, LEARNED, VOCABULARY, micro_batches_of, model_config, training_config, whole
+from tests.support.tolerance import assert_exact_equal
+
+STEPS, MORE = 2, 3
+FRESH, SAVED = 2, 1
+"""Seeds: what is loaded into starts from other weights than what was saved."""
+
+
+@dataclass(frozen=True)
+class World:
+    """How many processes share the work, and how."""
+
+    size: int
+    parallel: ParallelConfig = field(default_factory=ParallelConfig)
+
+    def joined(self) -> Groups:
+        return joined(tensor=self.parallel.tensor, sequence=self.parallel.sequence)
+
+
+WORLDS = {
+    "one rank": World(1),
+    "two tensor ranks": World(2, ParallelConfig(tensor=2, sequence=True)),
+    "two data ranks": World(2),
+}
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run in miniature, whose state is saved after two steps."""
+
+    world: str
+    zero_stage: int
+    precision: Any = "fp32"
+    model: dict[str, Any] = field(default_factory=lambda: {"encoding": LEARNED})
+
+    @property
+    def everywhere(self) -> bool:
+        """Whether its course is the same at every layout, but for rounding."""
+        return self.precision == "fp32" and "hidden_dropout" not in self.model
+
+
+DROPPING = {"encoding": LEARNED, "hidden_dropout": 0.1}
+RUNS = {
+    "fp32, ZeRO 0": Run("one rank", 0),
+    "fp32, ZeRO 1": Run("two data ranks", 1),
+    "fp32, ZeRO 2": Run("two tensor ranks", 2),
+    "fp32, ZeRO 3": Run("two data ranks", 3),
+    "dropout, divided": Run("two tensor ranks", 1, model=DROPPING),
+    "dropout, copied": Run("two data ranks", 1, model=DROPPING),
+    "bf16, ZeRO 1": Run("two tensor ranks", 1, "bf16"),
+    "bf16, ZeRO 2": Run("two data ranks", 2, "bf16"),
+    "bf16, ZeRO 3": Run("two data ranks", 3, "bf16", {"encoding": {"name": "alibi"}}),
+}
+
+
+class Job:
+    """The parts of a run on this rank, before its first step."""
+
+    def __init__(self, run: Run, world: World, here: Groups, seed: int) -> None:
+        self.here = here
+        self.training = training_config(
+            steps=STEPS + MORE,
+            zero_stage=run.zero_stage,
+            precision=run.precision,
+            micro_batch_size=4 // here.data_size,
+            schedule={"name": "linear"},
+        )
+        model = build_model(model_config(**run.model), world.parallel, VOCABULARY, seed, dtype_of(run.precision))
+        seed_streams(seed + here.data_rank)
+        self.template = template_of(model)
+        self.engine = build_engine(model, self.training, here)
+        self.scheduler = build_scheduler(self.engine.optimizer, self.training)
+
+    def train(self, first: int, last: int) -> list[float]:
+        """The mean losses of some steps."""
+        losses = []
+        for step in range(first, last + 1):
+            self.scheduler.step(1)
+            starts = micro_batch_starts(step, self.training, self.here)
+            micro_batch = micro_batches_of(self.training.micro_batch_size)
+            loss = train_step(self.engine, micro_batch, starts, self.here.device)
+            distributed.all_reduce(loss, group=self.here.data_group)
+            losses.append(float(loss) / self.here.data_size)
+        return losses
+
+    def state(self) -> dict[str, Tensor]:
+        """Masters and moments of whole weights."""
+        found = {}
+        for name, parameter in self.engine.module.named_parameters():
+            mine = [master_of(parameter), *(moment_of(parameter, kind, self.engine) for kind in MOMENTS)]
+            parts: list[Any] = [None] * self.here.tensor_size
+            distributed.all_gather_object(parts, [part.clone() for part in mine], self.here.tensor_group)
+            for kind, shards in zip(("master", *MOMENTS), zip(*parts, strict=True), strict=True):
+                found[f"{kind} of {name}"] = whole(shards, parameter)
+        return found
+
+    def save(self, root: Path, keep: int | None = None) -> Path:
+        progress = replace(REACHED, step=STEPS, tensor_size=self.here.tensor_size, data_size=self.here.data_size)
+        return save_checkpoint(root, self.engine, self.template, progress, "name: tiny\n", keep, self.here)
+
+    def load(self, root: Path) -> None:
+        progress = load_training_state(find(root), self.engine, self.template, self.here)
+        assert progress.step == STEPS
+        self.scheduler.step(progress.step)
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the checkpoints of all runs, each beside what it must lead to."""
+    root = tmp_path_factory.mktemp("saved")
+    for name, world in WORLDS.items():
+        run(_save, world.size, name, root)
+    return root
+
+
+def _save(world_name: str, root: Path):
+    world = WORLDS[world_name]
+    here = world.joined()
+    for name, saved_run in RUNS.items():
+        if saved_run.world == world_name:
+            job = Job(saved_run, world, here, SAVED)
+            job.train(1, STEPS)
+            folder = job.save(root / name)
+            state = job.state()
+            losses = job.train(STEPS + 1, STEPS + MORE)
+            if here.rank == 0:
+                torch.save((state, losses), root / name / "expected.pt")
+                assert folder == root / name / f"step_{STEPS:08d}"
+                assert (folder / "run.yaml").read_text() == "name: tiny\n"
+                verify(folder)
+
+
+@pytest.mark.parametrize("world_name", list(WORLDS))
+def test_training_goes_on_as_if_it_had_not_stopped(saved: Path, world_name: str):
+    run(_load, WORLDS[world_name].size, world_name, saved)
+
+
+def _load(world_name: str, root: Path):
+    world = WORLDS[world_name]
+    here = world.joined()
+    own = next(candidate for candidate in RUNS.values() if candidate.world == world_name)
+    for name, saved_run in RUNS.items():
+        at_home = saved_run.world == world_name
+        if not at_home and not saved_run.everywhere:
+            continue
+        expected_state, expected_losses = torch.load(root / name / "expected.pt")
+        job = Job(saved_run if at_home else own, world, here, FRESH)
+        job.load(root / name)
+        state = job.state()
+        assert state.keys() == expected_state.keys()
+        for key, expected in expected_state.items():
+            assert_exact_equal(state[key], expected, f"{name}: {key}")
+        losses = job.train(STEPS + 1, STEPS + MORE)
+        assert losses == (expected_losses if at_home else pytest.approx(expected_losses, rel=LAYOUT_RTOL)), name
+
+
+def test_weights_need_not_divide_evenly_over_data_ranks(saved: Path):
+    run(_uneven, 3, saved / "fp32, ZeRO 0")
+
+
+def _uneven(root: Path):
+    here = joined()
+    expected, _ = torch.load(root / "expected.pt")
+    for stage in (1, 3):
+        job = Job(Run("three data ranks", stage), World(3), here, FRESH)
+        job.load(root)
+        for key, value in job.state().items():
+            assert_exact_equal(value, expected[key], f"ZeRO {stage}: {key}")
+        # what the next forward pass computes with
+        with GatheredParameters(list(job.engine.module.parameters()), enabled=stage == 3):
+            for name, parameter in job.engine.module.named_parameters():
+                assert_exact_equal(parameter.detach(), expected[f"master of {name}"], f"ZeRO {stage}: {name}")
+
+
+def test_constants_of_the_encoding_travel(tmp_path: Path):
+    run(_save_constants, 1, tmp_path)
+    run(_load_constants, 2, tmp_path)
+
+
+ALIBI = Run("one rank", 1, model={"encoding": {"name": "alibi"}})
+
+
+def _slopes(model: nn.Module) -> list[Tensor]:
+    return [buffer for name, buffer in model.named_buffers() if "slope" in name]
+
+
+def _save_constants(root: Path):
+    job = Job(ALIBI, WORLDS["one rank"], joined(), SAVED)
+    for layer, slope in enumerate(_slopes(job.engine.module)):
+        # slopes that no encoding of this name would start from
+        slope.copy_(torch.arange(4.0) + 10 * layer)
+    job.save(root)
+
+
+def _load_constants(root: Path):
+    here = joined(tensor=2)
+    world = World(2, ParallelConfig(tensor=2))
+    job = Job(ALIBI, world, here, FRESH)
+    job.load(root)
+    alone = build_model(model_config(**ALIBI.model), world.parallel, VOCABULARY, FRESH)
+    load_weights(find(root), alone)
+    for model in (job.engine.module, alone):
+        for layer, slope in enumerate(_slopes(model)):
+            mine = torch.arange(4.0).chunk(2)[here.tensor_rank]
+            assert_exact_equal(slope, mine + 10 * layer)
+
+
+def test_weights_load_without_an_engine(saved: Path):
+    run(_weights, 2, saved / "fp32, ZeRO 0", torch.float32)
+    run(_weights, 2, saved / "bf16, ZeRO 1", torch.bfloat16)
+
+
+def _weights(root: Path, dtype: torch.dtype):
+    here = joined(tensor=2)
+    expected, _ = torch.load(root / "expected.pt")
+    model = build_model(model_config(encoding=LEARNED), ParallelConfig(tensor=2), VOCABULARY, FRESH, dtype).to(dtype)
+    load_weights(find(root), model)
+    for name, parameter in model.named_parameters():
+        parts: list[Any] = [None] * 2
+        distributed.all_gather_object(parts, parameter.detach().clone(), here.tensor_group)
+        assert_exact_equal(whole(parts, parameter), expected[f"master of {name}"].to(parameter.dtype), name)
+
+
+OTHERS: dict[str, tuple[dict[str, Any], str]] = {
+    "more layers": ({"num_layers": 3}, "decoder.layers.input_layernorm.weight is [2, 32] there and [3, 32] here"),
+    "wider": ({"hidden_size": 64}, "decoder.final_layernorm.weight is [32] there and [64] here, and 8 more weights"),
+    "narrower": (
+        {"ffn_hidden_size": 32},
+        "decoder.layers.mlp.linear_fc1.weight is [2, 256, 32] there and [2, 64, 32] here",
+    ),
+    "biases": ({"linear_bias": True}, "decoder.layers.mlp.linear_fc1.bias is absent there and [2, 256] here"),
+    "tied": ({"tied_embeddings": True}, "output_layer.weight is [384, 32] there and absent here"),
+    "nope": (
+        {"encoding": {"name": "nope"}},
+        "encoding_weights.r1_0 is [2, 4] there and absent here, and 3 more weights",
+    ),
+}
+"""Changes of the model, and what is told of the first weight that differs."""
+
+
+def test_another_model_is_refused_and_left_as_it_is(saved: Path):
+    run(_others, 1, saved / "fp32, ZeRO 0")
+
+
+def _others(root: Path):
+    here = joined()
+    world = WORLDS["one rank"]
+    for what, (changes, told) in OTHERS.items():
+        model_changes = {"encoding": LEARNED, **changes}
+        job = Job(Run("one rank", 1, model=model_changes), world, here, FRESH)
+        before = job.state()
+        with pytest.raises(CheckpointError, match=f"holds another model: .*{re.escape(told)}"):
+            job.load(root)
+        for key, value in job.state().items():
+            assert_exact_equal(value, before[key], f"{what}: {key}")
+
+        model = build_model(model_config(**model_changes), world.parallel, VOCABULARY, FRESH)
+        weights = {name: value.clone() for name, value in model.state_dict().items() if value is not None}
+        with pytest.raises(CheckpointError, match="holds another model"):
+            load_weights(find(root), model)
+        for name, value in weights.items():
+            assert_exact_equal(model.state_dict()[name], value, f"{what}: {name}")
+
+
+def test_damage_is_told_on_every_rank_before_anything_is_read(saved: Path, tmp_path: Path):
+    shutil.copytree(saved / "fp32, ZeRO 1", tmp_path / "copy")
+    run(_damaged, 2, tmp_path / "copy")
+
+
+def _damaged(root: Path):
+    here = joined()
+    job = Job(RUNS["fp32, ZeRO 1"], WORLDS["two data ranks"], here, FRESH)
+    before = job.state()
+    files = sorted(find(root).glob("*.distcp"))
+    assert len(files) > 1
+    distributed.barrier()
+    if here.rank == 0:
+        for file in files:
+            content = bytearray(file.read_bytes())
+            content[len(content) // 2] ^= 1
+            file.write_bytes(content)
+    distributed.barrier()
+    with pytest.raises(CheckpointError) as caught:
+        job.load(root)
+    assert {mistake.key for mistake in caught.value.mistakes} == {str(file) for file in files}
+    for key, value in job.state().items():
+        assert_exact_equal(value, before[key], key)
