@@ -156,6 +156,15 @@ def test_memory_is_linear_in_the_length(groups, learned):
     assert largest.numel <= groups * CHUNK * length
 
 
+def test_a_block_bounds_the_scores_held_at_once(monkeypatch):
+    monkeypatch.setattr(toeplitz_backward, "BLOCK_BYTES_PER_THREAD", 1)
+    inputs = random_inputs(Shape(1, 4, 4, 1024, 1024))
+    output = attend(*inputs[:4])
+    with LargestStorage() as largest:
+        torch.autograd.grad(output, inputs[:4], inputs.grad_output)
+    assert largest.numel <= CHUNK * 1024
+
+
 def test_keys_are_not_repeated_for_the_heads_of_a_group():
     inputs = random_inputs(Shape(1, 16, 1, 1, 2048))
     with LargestStorage() as largest, torch.no_grad():

@@ -34,7 +34,7 @@ def test_it_runs_from_text_to_the_page(tmp_path):
     if not stamped.exists():
         pytest.skip("the environment was not made by launch/setup.sh: the script would install into it")
     environment = {**os.environ, "VENV": sys.prefix, "RUNS": str(tmp_path / "runs"), "ENCODINGS": "mep"}
-    done = subprocess.run(  # noqa: S603
+    done = subprocess.run(
         ["bash", "launch/quickstart.sh", *SMALL], cwd=ROOT, env=environment, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr

@@ -22,7 +22,7 @@ def assert_within_budget(actual: Tensor, plain: Tensor, exact: Tensor, what: str
     differences = (actual.double() - exact).abs()
     plain_error = (plain.double() - exact).abs().max().item()
     budget = 2 * (plain_error + torch.finfo(plain.dtype).eps * exact.abs().max().item())
-    # A comparison with NaN is false, so NaN fails too.
+    # a comparison with NaN is false, so NaN fails too.
     within = differences <= budget
     if bool(within.all()):
         return
