@@ -6,6 +6,8 @@ from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
+from tqdm import tqdm
+
 from megatron_mep.checkpoint.files import find
 from megatron_mep.checkpoint.load import load_weights
 from megatron_mep.checkpoint.progress import read_progress
@@ -106,7 +108,7 @@ class _Teller:
         now = time.monotonic()
         if now - self._last_s >= PROGRESS_EVERY_S:
             self._last_s = now
-            left = time.strftime("%H:%M:%S", time.gmtime(progress.left_s))
+            left = tqdm.format_interval(progress.left_s)
             share = progress.done_tokens / progress.all_tokens
             self.say(f"  {share:.0%} of all tokens  {progress.tokens_per_s:,.0f} tokens/s  left {left}")
 

@@ -25,6 +25,9 @@ from megatron_mep.attention.toeplitz import toeplitz_attention
 
 CASES = ("forward", "forward+backward, fixed bias", "forward+backward, learned bias")
 CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}
+HEADER = f"""\
+{"":6} {"":31} {"unbiased":>9} {"toeplitz":>9} {"toeplitz / unbiased":^23} {"unbiased":>9} {"toeplitz":>9}
+{"length":>6} {"case":31} {"ms":>9} {"ms":>9} {"median (quartiles)":^23} {"MiB":>9} {"MiB":>9}"""
 
 
 @dataclass(frozen=True)
@@ -63,12 +66,13 @@ def main() -> None:
     cases = [(shape, case) for shape in shapes for case in CASES]
     memory = [memory_mib(shape, case, options.threads) for shape, case in cases]
     torch.set_num_threads(options.threads)
-    rows = [
-        measure(*case, options.pairs, CLOCKS[options.clock], sizes) for case, sizes in zip(cases, memory, strict=True)
-    ]
     settings = {"torch": torch.__version__} | vars(options)
     print(", ".join(f"{name} {value}" for name, value in settings.items()))
-    print(table(rows))
+    print(HEADER, flush=True)
+    rows = []
+    for case, sizes in zip(cases, memory, strict=True):
+        rows.append(measure(*case, options.pairs, CLOCKS[options.clock], sizes))
+        print(line(rows[-1]), flush=True)
     if options.json:
         report = {"settings": settings, "rows": [asdict(row) for row in rows]}
         options.json.write_text(json.dumps(report, indent=1, default=str))
@@ -83,7 +87,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--groups", type=int, help="key/value heads; default: as many as heads")
     parser.add_argument("--head-size", type=int, default=64)
     parser.add_argument("--layout", choices=["bhsd", "sbhd"], default="bhsd", help="memory order; sbhd is Megatron's")
-    parser.add_argument("--pairs", type=int, default=11, help="timed pairs of each case")
+    parser.add_argument("--pairs", type=int, default=11, help="timed pairs of each case, at least 2")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--clock", choices=list(CLOCKS), default="wall")
     parser.add_argument("--json", type=Path, help="also write the rows there")
@@ -156,7 +160,7 @@ def own_memory_mib(shape: Shape, case: str, which: int, num_threads: int) -> flo
     torch.set_num_threads(num_threads)
     pair(replace(shape, length=32), case)[which]()
     program = pair(shape, case)[which]
-    # Linux: the peak starts anew from the present resident size.
+    # on Linux: the peak starts anew from the present resident size
     Path("/proc/self/clear_refs").write_text("5")
     before_kib = status_kib("VmRSS")
     program()
@@ -169,20 +173,12 @@ def status_kib(field: str) -> int:
     return next(int(line.split()[1]) for line in lines if line.startswith(f"{field}:"))
 
 
-def table(rows: list[Row]) -> str:
-    """The rows as text; every ratio is toeplitz over unbiased."""
-    lines = [
-        f"{'':6} {'':31} {'unbiased':>9} {'toeplitz':>9} {'ratio of times':^20} {'unbiased':>9} {'toeplitz':>9}",
-        f"{'length':>6} {'case':31} {'ms':>9} {'ms':>9} {'median (quartiles)':^20} {'MiB':>9} {'MiB':>9}",
-    ]
-    for row in rows:
-        low, high = row.ratio_quartiles
-        ratio = f"{row.ratio:.3f} ({low:.3f}-{high:.3f})"
-        times = f"{row.unbiased_ms:9.1f} {row.toeplitz_ms:9.1f}"
-        lines.append(
-            f"{row.length:6} {row.case:31} {times} {ratio:^20} {row.unbiased_mib:9.1f} {row.toeplitz_mib:9.1f}"
-        )
-    return "\n".join(lines)
+def line(row: Row) -> str:
+    """The row as a line under `HEADER`."""
+    low, high = row.ratio_quartiles
+    ratio = f"{row.ratio:.3f} ({low:.3f}-{high:.3f})"
+    times = f"{row.unbiased_ms:9.1f} {row.toeplitz_ms:9.1f}"
+    return f"{row.length:6} {row.case:31} {times} {ratio:^23} {row.unbiased_mib:9.1f} {row.toeplitz_mib:9.1f}"
 
 
 if __name__ == "__main__":

@@ -97,7 +97,7 @@ class LoggingConfig(Config):
     """What a run tells while it goes on."""
 
     interval: PositiveInt = 10
-    """Steps between two lines of progress and two points in TensorBoard and metrics.jsonl."""
+    """Steps between two lines of progress and two points in TensorBoard and metrics.jsonl; a validation adds one."""
     tensorboard: bool = True
     """Writes TensorBoard events into the run's folder."""
     peak_tflops: PositiveFloat | None = None

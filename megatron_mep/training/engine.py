@@ -53,7 +53,7 @@ def _deepspeed_config(training: TrainingConfig, groups: Groups, num_weights: int
         "managed_gradient_accumulation": False,
         "gradient_clipping": training.optimizer.clip_grad_norm,
         # bf16 is not enabled here: DeepSpeed would cast encoding weights too. The model arrives cast, and these two
-        # give fp32 master weights and fp32 accumulated gradients
+        # give fp32 master weights, and gradients that are accumulated and reduced in fp32
         "data_types": {"grad_accum_dtype": "fp32"},
         "communication_data_type": "fp32",
         "zero_optimization": {"stage": training.zero_stage, "overlap_comm": False, "reduce_bucket_size": bucket},
