@@ -59,7 +59,7 @@ class OptimizerConfig(Config):
     learning_rate: PositiveFloat
     """The highest learning rate of the schedule."""
     encoding_learning_rate: PositiveFloat | None = None
-    """The same for the encoding's learned weights; `learning_rate` where absent."""
+    """The same for the encoding's learned weights, falling by the same factor; `learning_rate` where absent."""
     betas: tuple[Annotated[float, Field(ge=0, lt=1)], Annotated[float, Field(ge=0, lt=1)]] = (0.9, 0.95)
     """Decay of Adam's running mean and mean square."""
     epsilon: PositiveFloat = 1e-8

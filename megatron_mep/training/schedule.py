@@ -15,13 +15,17 @@ def build_scheduler(optimizer: Any, training: TrainingConfig) -> OptimizerParamS
 
     Call `step(1)` ahead of each optimizer step: step t then runs at the rate of t, the last one at the lowest.
     """
-    schedule = training.schedule
+    schedule, highest = training.schedule, training.optimizer.learning_rate
+    lowest = schedule.min_learning_rate if isinstance(schedule, Decaying) else 0.0
+    for group in optimizer.param_groups:
+        # a group with a rate of its own falls by the same factor
+        group["min_lr"] = lowest * group["max_lr"] / highest
     stable = schedule if isinstance(schedule, WarmupStableDecay) else None
     return OptimizerParamScheduler(
         optimizer,
         init_lr=0.0,
-        max_lr=training.optimizer.learning_rate,
-        min_lr=schedule.min_learning_rate if isinstance(schedule, Decaying) else 0.0,
+        max_lr=highest,
+        min_lr=lowest,
         lr_warmup_steps=schedule.warmup_steps,
         # the scheduler wants the decay to end after the warm-up, also where all steps warm up
         lr_decay_steps=max(training.steps, schedule.warmup_steps + 1),

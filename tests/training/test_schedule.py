@@ -87,3 +87,8 @@ def test_weight_decay_is_a_groups_own():
     training = training_config(optimizer={"weight_decay": 0.3})
     build_scheduler(SimpleNamespace(param_groups=groups), training).step(1)
     assert [group["weight_decay"] for group in groups] == [0.3, 0.0]
+
+
+def test_a_group_with_a_rate_of_its_own_falls_by_the_same_factor():
+    own = rates(schedule("cosine"), max_lr=LOWEST / 2)
+    assert own == pytest.approx([rate * LOWEST / 2 / HIGHEST for rate in rates(schedule("cosine"))], rel=1e-12)
