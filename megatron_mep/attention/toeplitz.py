@@ -1,6 +1,6 @@
 """Causal attention with a bias by distance on a CPU, exact and in memory linear in the number of positions.
 
-Chunks of queries go to torch's flash kernel, with the keys that they see and their bias as a view (`hankel`).
+Tiles of queries and the keys that they see go to torch's flash kernel, with their bias as a view (`hankel`).
 """
 
 from typing import Any
@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from megatron_mep.attention.hankel import chunks, mask_of, mask_vector
+from megatron_mep.attention.hankel import mask_of, mask_vector
+from megatron_mep.attention.tiles import block_tiles
 from megatron_mep.attention.toeplitz_backward import fixed_backward, learned_backward
 
 
@@ -21,6 +22,7 @@ def toeplitz_attention(
     *,
     scale: float,
     num_rows: int = 256,
+    block_rows: int = 1024,
     learned_rows: int = 128,
 ) -> Tensor:
     """Causal softmax attention with `bias[h, query position - key position]` added to the scaled scores.
@@ -31,8 +33,9 @@ def toeplitz_attention(
         value: `[B, G, K, D]`.
         bias: `[H, N]` by distance, N >= K, fp32 or wider. -inf excludes a distance; distance 0 stays finite.
         scale: Factor of the scores, usually D ** -0.5.
-        num_rows: Query rows of a chunk.
-        learned_rows: Query rows, of all heads of a group together, of a chunk in the backward pass of a learned bias.
+        num_rows: Query rows of a tile that reaches the diagonal.
+        block_rows: Query rows of a tile before the diagonal; torch's kernel takes large steps from 768 on.
+        learned_rows: Query rows, of all heads of a group together, of a tile in the backward pass of a learned bias.
 
     Returns:
         `[B, H, Q, D]`, in memory `[Q, B, H, D]`.
@@ -45,7 +48,7 @@ def toeplitz_attention(
     assert bias.size(1) >= num_keys, f"bias ends at distance {bias.size(1) - 1}, before {num_keys} positions"
     assert bias.dtype in (torch.float32, torch.float64), f"a bias is fp32 or wider, not {bias.dtype}"
     query, key, value = (_with_dense_rows(tensor) for tensor in (query, key, value))
-    output: Tensor = _ToeplitzAttention.apply(query, key, value, bias, scale, num_rows, learned_rows)
+    output: Tensor = _ToeplitzAttention.apply(query, key, value, bias, scale, num_rows, block_rows, learned_rows)
     return output
 
 
@@ -61,11 +64,12 @@ class _ToeplitzAttention(torch.autograd.Function):
         bias: Tensor,
         scale: float,
         num_rows: int,
+        block_rows: int,
         learned_rows: int,
     ) -> Tensor:
-        output, logsumexp = _forward(query, key, value, bias, scale, num_rows)
+        output, logsumexp = _forward(query, key, value, bias, scale, num_rows, block_rows)
         ctx.save_for_backward(query, key, value, bias, output, logsumexp)
-        ctx.scale, ctx.num_rows, ctx.learned_rows = scale, num_rows, learned_rows
+        ctx.scale, ctx.rows, ctx.learned_rows = scale, (num_rows, block_rows), learned_rows
         return output
 
     @staticmethod
@@ -73,14 +77,16 @@ class _ToeplitzAttention(torch.autograd.Function):
     def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor | None, ...]:
         query, key, value, bias, output, logsumexp = ctx.saved_tensors
         inputs = (grad_output, query, key, value, bias)
+        grads: tuple[Tensor | None, ...]
         if ctx.needs_input_grad[3]:
-            return *learned_backward(*inputs, scale=ctx.scale, num_rows=ctx.learned_rows), None, None, None
-        grads = fixed_backward(*inputs, output, logsumexp, scale=ctx.scale, num_rows=ctx.num_rows)
+            grads = learned_backward(*inputs, ctx.scale, ctx.learned_rows)
+        else:
+            grads = *fixed_backward(*inputs, output, logsumexp, ctx.scale, *ctx.rows), None
         return *grads, None, None, None, None
 
 
 def _forward(
-    query: Tensor, key: Tensor, value: Tensor, bias: Tensor, scale: float, num_rows: int
+    query: Tensor, key: Tensor, value: Tensor, bias: Tensor, scale: float, num_rows: int, block_rows: int
 ) -> tuple[Tensor, Tensor]:
     """The output, and the logarithm of each softmax's denominator, `[B, H, Q]` in fp32 or wider."""
     num_samples, num_heads, num_queries, head_size = query.shape
@@ -88,17 +94,27 @@ def _forward(
     vector = mask_vector(bias, num_keys, num_rows, dtype)
     output = query.new_empty(num_queries, num_samples, num_heads, head_size).permute(1, 2, 0, 3)
     logsumexp = query.new_empty(num_samples, num_heads, num_queries, dtype=dtype)
-    for chunk in chunks(num_queries, num_keys, num_rows):
+    for tile in block_tiles(num_queries, num_keys, num_rows, block_rows):
         reversed_output, reversed_logsumexp = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
-            query[:, :, chunk.rows].flip(2),
-            key[:, :, : chunk.num_keys],
-            value[:, :, : chunk.num_keys],
-            attn_mask=mask_of(chunk, vector, num_keys)[None],
+            query[:, :, tile.rows].flip(2),
+            key[:, :, tile.keys],
+            value[:, :, tile.keys],
+            attn_mask=mask_of(tile, vector, num_keys)[None],
             scale=scale,
         )
-        output[:, :, chunk.rows] = reversed_output.flip(2)
-        logsumexp[:, :, chunk.rows] = reversed_logsumexp.flip(2)
+        part = reversed_output.flip(2), reversed_logsumexp.flip(2)
+        if tile.keys.start:
+            part = _joined((output[:, :, tile.rows], logsumexp[:, :, tile.rows]), part)
+        output[:, :, tile.rows], logsumexp[:, :, tile.rows] = part
     return output, logsumexp
+
+
+def _joined(one: tuple[Tensor, Tensor], other: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+    """Attention over the keys of both parts: outputs weighted by their share of the softmax's denominator."""
+    (output, logsumexp), (other_output, other_logsumexp) = one, other
+    share = torch.sigmoid(other_logsumexp - logsumexp)[..., None]
+    joined = torch.lerp(output.to(share.dtype), other_output.to(share.dtype), share)
+    return joined, torch.logaddexp(logsumexp, other_logsumexp)
 
 
 def _with_dense_rows(tensor: Tensor) -> Tensor:

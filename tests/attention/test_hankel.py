@@ -2,37 +2,43 @@
 
 import torch
 
-from megatron_mep.attention.hankel import Chunk, chunks, diagonal_sums, mask_of, mask_vector
+from megatron_mep.attention.hankel import EXCLUDED, diagonal_sums, mask_of, mask_vector
+from megatron_mep.attention.tiles import Tile
 from tests.support.tolerance import assert_exact_equal
 
-INFINITY = torch.inf
-
-
-def test_chunks_cover_the_queries_at_the_end_of_the_keys():
-    assert list(chunks(5, 7, 2)) == [Chunk(slice(0, 2), 4), Chunk(slice(2, 4), 6), Chunk(slice(4, 5), 7)]
+NONE = torch.tensor(EXCLUDED).item()
 
 
 def test_mask_is_the_bias_by_distance_with_rows_reversed():
     bias = torch.tensor([[0.0, 1.0, 2.0, 3.0, 4.0], [0.0, 10.0, 20.0, 30.0, 40.0]])
     vector = mask_vector(bias, num_keys=4, num_rows=2, dtype=torch.float32)
-    mask = mask_of(Chunk(slice(1, 3), num_keys=3), vector, num_keys=4)
-    assert mask.tolist() == [
-        [[2.0, 1.0, 0.0], [1.0, 0.0, -INFINITY]],
-        [[20.0, 10.0, 0.0], [10.0, 0.0, -INFINITY]],
-    ]
+    mask = mask_of(Tile(slice(1, 3), slice(0, 3), position=2), vector, num_keys=4)
+    assert mask.tolist() == [[[2.0, 1.0, 0.0], [1.0, 0.0, NONE]], [[20.0, 10.0, 0.0], [10.0, 0.0, NONE]]]
+
+
+def test_mask_of_keys_before_the_queries():
+    vector = mask_vector(torch.arange(9.0)[None], num_keys=9, num_rows=1, dtype=torch.float32)
+    mask = mask_of(Tile(slice(0, 3), slice(2, 4), position=7), vector, num_keys=9)
+    assert mask.tolist() == [[[5.0, 4.0], [4.0, 3.0], [3.0, 2.0]]]
+
+
+def test_excluded_distances_stay_finite():
+    bias = torch.tensor([[0.0, -torch.inf]])
+    vector = mask_vector(bias, num_keys=2, num_rows=2, dtype=torch.float32)
+    assert vector.tolist() == [[NONE, 0.0, NONE]]
 
 
 def test_mask_holds_no_memory_of_its_own():
     vector = mask_vector(torch.zeros(3, 100), num_keys=100, num_rows=64, dtype=torch.float32)
-    mask = mask_of(Chunk(slice(36, 100), num_keys=100), vector, num_keys=100)
+    mask = mask_of(Tile(slice(36, 100), slice(0, 100), position=99), vector, num_keys=100)
     assert mask.shape == (3, 64, 100)
     assert mask.untyped_storage().data_ptr() == vector.untyped_storage().data_ptr()
 
 
 def test_mask_of_some_heads_reads_their_vectors():
     vector = mask_vector(torch.arange(15.0).reshape(3, 5), num_keys=5, num_rows=1, dtype=torch.float32)
-    chunk = Chunk(slice(4, 5), num_keys=5)
-    assert_exact_equal(mask_of(chunk, vector[1:], 5), mask_of(chunk, vector, 5)[1:])
+    tile = Tile(slice(4, 5), slice(0, 5), position=4)
+    assert_exact_equal(mask_of(tile, vector[1:], 5), mask_of(tile, vector, 5)[1:])
 
 
 def test_diagonal_sums_run_from_the_largest_distance_to_zero():
