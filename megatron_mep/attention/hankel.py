@@ -28,21 +28,68 @@ def mask_vector(bias: Tensor, num_keys: int, num_rows: int, dtype: torch.dtype) 
 
 
 def mask_of(tile: Tile, vector: Tensor, num_keys: int) -> Tensor:
-    """The tile's mask `[..., rows, keys]` as a view of the vectors `[..., L]`, its rows from the last to the first."""
-    shape = (*vector.shape[:-1], tile.rows.stop - tile.rows.start, tile.keys.stop - tile.keys.start)
-    first = num_keys - 1 - tile.position + tile.keys.start
-    return vector.as_strided(shape, (*vector.stride(), 1), vector.storage_offset() + first)
+    """The tile's mask `[1 or count, H, rows, keys]` as a view of the vectors `[H, L]`, rows from the last to the first.
+
+    It is the same for each tile of a band.
+    """
+    shape = (tile.count, vector.size(0), tile.num_rows, tile.num_keys)
+    return vector.as_strided(shape, (0, *vector.stride(), 1), vector.storage_offset() + first_entry(tile, num_keys))
 
 
-def diagonal_sums(matrix: Tensor) -> Tensor:
-    """Sums over the entries of one distance, from the largest distance to zero: `[..., rows, n]` -> `[..., n]`.
+def rows_of(tensor: Tensor, tile: Tile) -> Tensor:
+    """The queries of a tile from the last to the first: of `[B, H, Q, ...]`, or of `[H, Q, ...]` as a band's batch."""
+    if tile.count == 1:
+        return tensor[:, :, tile.rows].flip(2)
+    return tensor[:, tile.all_rows].unflatten(1, (tile.count, -1)).flip(2).transpose(0, 1)
 
-    Rows run from the last query to the first, and entries in the future are zero. A view whose rows are one entry
-    short shifts each row against the one above, which puts a distance in a column. What wraps around from one row into
-    the next is in the future, but for the first column, which belongs to the first row alone.
+
+def in_order(rows: Tensor, tile: Tile) -> Tensor:
+    """The inverse of `rows_of`: `[B, H, rows, ...]`, or `[H, all rows, ...]` for a band."""
+    return rows.flip(2) if tile.count == 1 else rows.flip(2).transpose(0, 1).flatten(1, 2)
+
+
+def keys_of(tensor: Tensor, tile: Tile) -> Tensor:
+    """The keys of a tile: of `[B, G, K, D]`, or of `[G, K, D]` as a band's batch, whose entries overlap in memory."""
+    if tile.count == 1:
+        return tensor[:, :, tile.keys]
+    group_stride, key_stride, _ = tensor.stride()
+    return tensor.as_strided(
+        (tile.count, tensor.size(0), tile.num_keys, tensor.size(2)),
+        (tile.num_rows * key_stride, group_stride, key_stride, 1),
+        tensor.storage_offset() + tile.keys.start * key_stride,
+    )
+
+
+def add_to_keys(whole: Tensor, tile: Tile, part: Tensor) -> None:
+    """Add what `keys_of(whole, tile)` is to gain; the tiles of a band meet the same keys, so that it is cut up."""
+    if tile.count == 1:
+        whole[:, :, tile.keys] += part
+        return
+    for start in range(0, tile.num_keys, tile.num_rows):
+        stop = min(start + tile.num_rows, tile.num_keys)
+        apart = tile._replace(keys=slice(tile.keys.start + start, tile.keys.start + stop))
+        keys_of(whole, apart).add_(part[:, :, start:stop])
+
+
+def first_entry(tile: Tile, num_keys: int) -> int:
+    """Where in the vectors the bias of a tile's largest distance stands; those of smaller ones follow."""
+    return num_keys - 1 - tile.position + tile.keys.start
+
+
+def diagonal_sums(matrix: Tensor, on_diagonal: bool) -> Tensor:
+    """Sums over the entries of one distance, from the largest distance on: `[..., rows, n]` -> `[..., m]`.
+
+    Rows run from the last query to the first. On the diagonal, entries in the future are zero and m = n; before it,
+    m = n + rows - 1.
+
+    A view whose rows are one entry short shifts each row against the one above, which puts a distance in a column. What
+    wraps around from one row into the next is zero: in the future, or in the padding that stands in for it.
     """
     assert matrix.is_contiguous(), "rows must follow each other in memory"
-    skewed = matrix.as_strided(matrix.shape, (*matrix.stride()[:-2], matrix.size(-1) - 1, 1))
+    padded = matrix if on_diagonal else functional.pad(matrix, (0, matrix.size(-2)))
+    width = padded.size(-1) - (0 if on_diagonal else 1)
+    skewed = padded.as_strided((*padded.shape[:-1], width), (*padded.stride()[:-2], padded.size(-1) - 1, 1))
     sums = skewed.sum(-2)
+    # without padding, the first entry of every other row meets the last but one of the row above
     sums[..., 0] = matrix[..., 0, 0]
     return sums

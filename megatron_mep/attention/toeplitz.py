@@ -1,17 +1,34 @@
-"""Causal attention with a bias by distance on a CPU, exact and in memory linear in the number of positions.
+"""Causal attention with a bias by distance on a CPU, in memory linear in the number of positions.
 
-Tiles of queries and the keys that they see go to torch's flash kernel, with their bias as a view (`hankel`).
+Tiles of queries and the keys that they see go to torch's flash kernel, with their bias as a view (`hankel`), and are
+joined by their logsumexp. Exact where `epsilon` is 0; otherwise keys too far back to matter are left out (`reach`).
 """
 
-from typing import Any
+from collections.abc import Iterable
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from megatron_mep.attention.hankel import mask_of, mask_vector
-from megatron_mep.attention.tiles import block_tiles
+from megatron_mep.attention.hankel import in_order, keys_of, mask_of, mask_vector, rows_of
+from megatron_mep.attention.reach import Reach
+from megatron_mep.attention.tiles import ALL, Tile, block_tiles, row_tiles
 from megatron_mep.attention.toeplitz_backward import fixed_backward, learned_backward
+from megatron_mep.attention.work import Work
+
+
+class Rows(NamedTuple):
+    """Query rows of a tile."""
+
+    diagonal: int = 256
+    """That reaches the diagonal."""
+    window: int = 192
+    """Where keys are dropped: the fewest from which on torch's kernel takes steps of 64."""
+    block: int = 1024
+    """Before the diagonal, of all heads; torch's kernel takes large steps from 768 on."""
+    learned: int = 128
+    """In the backward pass of a learned bias, of all heads of a group together."""
 
 
 def toeplitz_attention(
@@ -21,9 +38,9 @@ def toeplitz_attention(
     bias: Tensor,
     *,
     scale: float,
-    num_rows: int = 256,
-    block_rows: int = 1024,
-    learned_rows: int = 128,
+    epsilon: float = 0.0,
+    work: Work | None = None,
+    rows: Rows = Rows(),  # noqa: B008
 ) -> Tensor:
     """Causal softmax attention with `bias[h, query position - key position]` added to the scaled scores.
 
@@ -33,9 +50,9 @@ def toeplitz_attention(
         value: `[B, G, K, D]`.
         bias: `[H, N]` by distance, N >= K, fp32 or wider. -inf excludes a distance; distance 0 stays finite.
         scale: Factor of the scores, usually D ** -0.5.
-        num_rows: Query rows of a tile that reaches the diagonal.
-        block_rows: Query rows of a tile before the diagonal; torch's kernel takes large steps from 768 on.
-        learned_rows: Query rows, of all heads of a group together, of a tile in the backward pass of a learned bias.
+        epsilon: Share of a row's softmax that may be dropped, proved for every row; 0 drops nothing.
+        work: Where to add what was computed and dropped.
+        rows: How the queries are cut into tiles.
 
     Returns:
         `[B, H, Q, D]`, in memory `[Q, B, H, D]`.
@@ -48,7 +65,7 @@ def toeplitz_attention(
     assert bias.size(1) >= num_keys, f"bias ends at distance {bias.size(1) - 1}, before {num_keys} positions"
     assert bias.dtype in (torch.float32, torch.float64), f"a bias is fp32 or wider, not {bias.dtype}"
     query, key, value = (_with_dense_rows(tensor) for tensor in (query, key, value))
-    output: Tensor = _ToeplitzAttention.apply(query, key, value, bias, scale, num_rows, block_rows, learned_rows)
+    output: Tensor = _ToeplitzAttention.apply(query, key, value, bias, scale, epsilon, work, rows)
     return output
 
 
@@ -63,58 +80,87 @@ class _ToeplitzAttention(torch.autograd.Function):
         value: Tensor,
         bias: Tensor,
         scale: float,
-        num_rows: int,
-        block_rows: int,
-        learned_rows: int,
+        epsilon: float,
+        work: Work | None,
+        rows: Rows,
     ) -> Tensor:
-        output, logsumexp = _forward(query, key, value, bias, scale, num_rows, block_rows)
-        ctx.save_for_backward(query, key, value, bias, output, logsumexp)
-        ctx.scale, ctx.rows, ctx.learned_rows = scale, (num_rows, block_rows), learned_rows
-        return output
+        sweep = _Sweep(query, key, value, bias, scale, rows)
+        num_queries, num_keys = query.size(2), key.size(2)
+        reach = Reach.of(query, key, bias, scale, epsilon, rows.window) if epsilon else None
+        if reach is None:
+            sweep.visit(block_tiles(num_queries, num_keys, rows.diagonal, rows.block))
+        else:
+            sweep.visit(reach.near_tiles())
+            sweep.visit(reach.far_tiles(sweep.logsumexp))
+        if work is not None:
+            work.add(sweep.tiles, query.shape, num_keys, reach.dropped if reach else 0.0)
+        ctx.save_for_backward(query, key, value, bias, sweep.output, sweep.logsumexp)
+        ctx.scale, ctx.learned_rows = scale, rows.learned
+        # where there is no window to heed, a learned bias takes all keys of a query at once
+        whole = ctx.needs_input_grad[3] and reach is None
+        ctx.tiles = list(row_tiles(num_queries, num_keys, num_queries)) if whole else sweep.tiles
+        return sweep.output
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor | None, ...]:
-        query, key, value, bias, output, logsumexp = ctx.saved_tensors
-        inputs = (grad_output, query, key, value, bias)
+        inputs = (grad_output, *ctx.saved_tensors)
         grads: tuple[Tensor | None, ...]
         if ctx.needs_input_grad[3]:
-            grads = learned_backward(*inputs, ctx.scale, ctx.learned_rows)
+            grads = learned_backward(*inputs, ctx.scale, ctx.tiles, ctx.learned_rows)
         else:
-            grads = *fixed_backward(*inputs, output, logsumexp, ctx.scale, *ctx.rows), None
+            grads = *fixed_backward(*inputs, ctx.scale, ctx.tiles), None
         return *grads, None, None, None, None
 
 
-def _forward(
-    query: Tensor, key: Tensor, value: Tensor, bias: Tensor, scale: float, num_rows: int, block_rows: int
-) -> tuple[Tensor, Tensor]:
-    """The output, and the logarithm of each softmax's denominator, `[B, H, Q]` in fp32 or wider."""
-    num_samples, num_heads, num_queries, head_size = query.shape
-    num_keys, dtype = key.size(2), torch.promote_types(query.dtype, torch.float32)
-    vector = mask_vector(bias, num_keys, num_rows, dtype)
-    output = query.new_empty(num_queries, num_samples, num_heads, head_size).permute(1, 2, 0, 3)
-    logsumexp = query.new_empty(num_samples, num_heads, num_queries, dtype=dtype)
-    for tile in block_tiles(num_queries, num_keys, num_rows, block_rows):
-        reversed_output, reversed_logsumexp = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
-            query[:, :, tile.rows].flip(2),
-            key[:, :, tile.keys],
-            value[:, :, tile.keys],
-            attn_mask=mask_of(tile, vector, num_keys)[None],
-            scale=scale,
+class _Sweep:
+    """Attention over the tiles visited so far."""
+
+    def __init__(self, query: Tensor, key: Tensor, value: Tensor, bias: Tensor, scale: float, rows: Rows) -> None:
+        num_samples, num_heads, num_queries, head_size = query.shape
+        dtype = torch.promote_types(query.dtype, torch.float32)
+        self._query, self._key, self._value, self._scale = query, key, value, scale
+        self._vector = mask_vector(bias, key.size(2), max(rows.diagonal, rows.window), dtype)
+        self.output = query.new_empty(num_queries, num_samples, num_heads, head_size).permute(1, 2, 0, 3)
+        """`[B, H, Q, D]`, in memory `[Q, B, H, D]`."""
+        self.logsumexp = query.new_empty(num_samples, num_heads, num_queries, dtype=dtype)
+        """The logarithm of each softmax's denominator, `[B, H, Q]` in fp32 or wider."""
+        self.tiles: list[Tile] = []
+
+    def visit(self, tiles: Iterable[Tile]) -> None:
+        """Attend to each tile's keys too; the first tile of a query is the one in which it sees itself."""
+        for tile in tiles:
+            self.tiles.append(tile)
+            # the keys of a band's tiles overlap, so that samples cannot lie beside them in one batch
+            for sample in range(self._query.size(0)) if tile.count > 1 else (ALL,):
+                output, logsumexp = (part[sample, tile.heads, tile.all_rows] for part in (self.output, self.logsumexp))
+                part_output, part_logsumexp = self._attended(tile, sample)
+                if tile.on_diagonal:
+                    output.copy_(part_output)
+                    logsumexp.copy_(part_logsumexp)
+                else:
+                    _join(output, logsumexp, part_output, part_logsumexp)
+
+    def _attended(self, tile: Tile, sample: int | slice) -> tuple[Tensor, Tensor]:
+        groups = tile.groups(self._query.size(1) // self._key.size(1))
+        output, logsumexp = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
+            rows_of(self._query[sample, tile.heads], tile),
+            keys_of(self._key[sample, groups], tile),
+            keys_of(self._value[sample, groups], tile),
+            attn_mask=mask_of(tile, self._vector[tile.heads], self._key.size(2)),
+            scale=self._scale,
         )
-        part = reversed_output.flip(2), reversed_logsumexp.flip(2)
-        if tile.keys.start:
-            part = _joined((output[:, :, tile.rows], logsumexp[:, :, tile.rows]), part)
-        output[:, :, tile.rows], logsumexp[:, :, tile.rows] = part
-    return output, logsumexp
+        return in_order(output, tile), in_order(logsumexp, tile)
 
 
-def _joined(one: tuple[Tensor, Tensor], other: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
-    """Attention over the keys of both parts: outputs weighted by their share of the softmax's denominator."""
-    (output, logsumexp), (other_output, other_logsumexp) = one, other
-    share = torch.sigmoid(other_logsumexp - logsumexp)[..., None]
-    joined = torch.lerp(output.to(share.dtype), other_output.to(share.dtype), share)
-    return joined, torch.logaddexp(logsumexp, other_logsumexp)
+def _join(output: Tensor, logsumexp: Tensor, part_output: Tensor, part_logsumexp: Tensor) -> None:
+    """Add the keys of a part: outputs are weighted by their share of the softmax's denominator."""
+    share = torch.sigmoid(part_logsumexp - logsumexp)[..., None]
+    if output.dtype == share.dtype:
+        output.lerp_(part_output, share)
+    else:
+        output.copy_(torch.lerp(output.to(share.dtype), part_output.to(share.dtype), share))
+    torch.logaddexp(logsumexp, part_logsumexp, out=logsumexp)
 
 
 def _with_dense_rows(tensor: Tensor) -> Tensor:

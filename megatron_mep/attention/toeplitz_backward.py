@@ -1,10 +1,22 @@
-"""Gradients of toeplitz attention, for a bias that is fixed and for one that learns."""
+"""Gradients of toeplitz attention tile by tile, for a bias that is fixed and for one that learns."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from megatron_mep.attention.hankel import diagonal_sums, mask_of, mask_vector
-from megatron_mep.attention.tiles import block_tiles, row_tiles
+from megatron_mep.attention.hankel import (
+    add_to_keys,
+    diagonal_sums,
+    first_entry,
+    in_order,
+    keys_of,
+    mask_of,
+    mask_vector,
+    rows_of,
+)
+from megatron_mep.attention.tiles import ALL, Tile
 
 BLOCK_BYTES_PER_THREAD = 2 * 2**20
 """Size of the block of scores that `learned_backward` holds twice, so that it stays in a core's share of the cache."""
@@ -19,34 +31,57 @@ def fixed_backward(
     output: Tensor,
     logsumexp: Tensor,
     scale: float,
-    num_rows: int,
-    block_rows: int,
+    tiles: Sequence[Tile],
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The gradients of query, key and value by torch's flash kernel, tile by tile, in fp32 or wider."""
+    """The gradients of query, key and value by torch's flash kernel, in fp32 or wider."""
     num_keys, dtype = key.size(2), logsumexp.dtype
-    vector = mask_vector(bias, num_keys, num_rows, dtype)
-    wide_key, wide_value = key.to(dtype), value.to(dtype)
+    vector = mask_vector(bias, num_keys, max(tile.num_rows for tile in tiles if tile.on_diagonal), dtype)
     grads = [torch.zeros_like(tensor, dtype=dtype) for tensor in (query, key, value)]
-    for tile in block_tiles(query.size(2), num_keys, num_rows, block_rows):
-        grad_o, q, o, lse = (
-            tensor[:, :, tile.rows].flip(2).to(dtype) for tensor in (grad_output, query, output, logsumexp)
-        )
-        grad_q, grad_k, grad_v = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward(
-            grad_o,
-            q,
-            wide_key[:, :, tile.keys],
-            wide_value[:, :, tile.keys],
-            o,
-            lse,
-            dropout_p=0.0,
-            is_causal=False,
-            attn_mask=mask_of(tile, vector, num_keys)[None],
-            scale=scale,
-        )
-        grads[0][:, :, tile.rows] += grad_q.flip(2)
-        grads[1][:, :, tile.keys] += grad_k
-        grads[2][:, :, tile.keys] += grad_v
+    by_row, by_key = (grad_output, query, output, logsumexp), (key.to(dtype), value.to(dtype))
+    for tile in tiles:
+        groups = tile.groups(query.size(1) // key.size(1))
+        mask = mask_of(tile, vector[tile.heads], num_keys)
+        for sample in range(query.size(0)) if tile.count > 1 else (ALL,):
+            grad_q, grad_k, grad_v = _tile_backward(
+                [rows_of(tensor[sample, tile.heads], tile).to(dtype) for tensor in by_row],
+                [keys_of(tensor[sample, groups], tile) for tensor in by_key],
+                mask,
+                scale,
+            )
+            grads[0][sample, tile.heads, tile.all_rows] += in_order(grad_q, tile)
+            add_to_keys(grads[1][sample, groups], tile, grad_k)
+            add_to_keys(grads[2][sample, groups], tile, grad_v)
     return grads[0].to(query.dtype), grads[1].to(key.dtype), grads[2].to(value.dtype)
+
+
+def _tile_backward(
+    by_row: list[Tensor], by_key: list[Tensor], mask: Tensor, scale: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The gradients of one tile or band.
+
+    Torch's kernel gives a thread whole heads. A tile of fewer heads than there are threads becomes a batch of tiles of
+    fewer rows and the same keys.
+    """
+    batch, num_heads, num_rows = by_row[1].shape[:3]
+    parts = max(1, torch.get_num_threads() // num_heads)
+    if batch > 1 or num_rows % parts:
+        parts = 1
+    if parts > 1:
+        by_row, mask = [_in_parts(tensor, parts) for tensor in by_row], _in_parts(mask, parts)
+        by_key = [tensor.expand(parts, -1, -1, -1) for tensor in by_key]
+    grad_o, query, output, logsumexp = by_row
+    grad_query, grad_key, grad_value = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward(
+        grad_o, query, *by_key, output, logsumexp, dropout_p=0.0, is_causal=False, attn_mask=mask, scale=scale
+    )
+    if parts == 1:
+        return grad_query, grad_key, grad_value
+    grad_query = grad_query.transpose(0, 1).flatten(1, 2)[None]
+    return grad_query, grad_key.sum(0, keepdim=True), grad_value.sum(0, keepdim=True)
+
+
+def _in_parts(rows: Tensor, parts: int) -> Tensor:
+    """`[1, H, R, ...]` -> `[parts, H, R / parts, ...]`."""
+    return rows[0].unflatten(1, (parts, -1)).transpose(0, 1)
 
 
 def learned_backward(
@@ -55,69 +90,95 @@ def learned_backward(
     key: Tensor,
     value: Tensor,
     bias: Tensor,
+    output: Tensor,
+    logsumexp: Tensor,
     scale: float,
+    tiles: Iterable[Tile],
     num_rows: int,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """The gradients of query, key, value and bias, by blocks of some groups of one sample, in fp32 or wider."""
-    num_samples, num_groups, num_keys, _ = key.shape
-    group_size = query.size(1) // num_groups
-    num_rows = max(1, num_rows // group_size)
-    dtype = torch.promote_types(query.dtype, torch.float32)
-    vector = mask_vector(bias, num_keys, num_rows, dtype)
-    group_bytes = group_size * num_rows * num_keys * dtype.itemsize
-    block_size = max(1, BLOCK_BYTES_PER_THREAD * torch.get_num_threads() // group_bytes)
-    grad_query, grad_key, grad_value = torch.empty_like(query), torch.empty_like(key), torch.empty_like(value)
-    grad_bias = torch.zeros_like(bias)
-    for sample in range(num_samples):
-        for start in range(0, num_groups, block_size):
-            groups = slice(start, start + block_size)
-            heads = slice(start * group_size, (start + block_size) * group_size)
-            grad_q, grad_k, grad_v, grad_vector = _block_backward(
-                grad_output[sample, heads].unflatten(0, (-1, group_size)).to(dtype),
-                query[sample, heads].unflatten(0, (-1, group_size)).to(dtype),
-                key[sample, groups].to(dtype).contiguous(),
-                value[sample, groups].to(dtype).contiguous(),
-                vector[heads].unflatten(0, (-1, group_size)),
-                scale,
-                num_rows,
-            )
-            grad_query[sample, heads] = grad_q.flatten(0, 1)
-            grad_key[sample, groups] = grad_k
-            grad_value[sample, groups] = grad_v
-            grad_bias[heads, :num_keys] += grad_vector.flatten(0, 1).flip(1)
-    return grad_query, grad_key, grad_value, grad_bias
+    """The gradients of query, key, value and bias, some groups of one sample at a time, in fp32 or wider.
 
-
-def _block_backward(
-    grad_output: Tensor,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    vector: Tensor,
-    scale: float,
-    num_rows: int,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """The gradients of one block, whose probabilities are computed anew.
-
-    Args:
-        grad_output: `[T, R, Q, D]`, the R heads of each of T groups; so are query and its gradient.
-        key: `[T, K, D]`; so are value and both gradients.
-        vector: `[T, R, L]`; the gradient of its first K entries is `[T, R, K]`.
+    `num_rows` are the query rows taken at once, of all heads of a group together.
     """
-    group_size, num_keys = query.size(1), key.size(1)
-    grad_query, grad_key, grad_value = torch.empty_like(query), torch.zeros_like(key), torch.zeros_like(value)
-    grad_vector = torch.zeros_like(vector[..., :num_keys])
-    for tile in row_tiles(query.size(2), num_keys, num_rows):
-        # the heads of a group side by side: [T, R rows, D]
-        q, grad_o = (tensor[:, :, tile.rows].flip(2).flatten(1, 2) for tensor in (query, grad_output))
-        k, v = key[:, tile.keys], value[:, tile.keys]
-        mask = mask_of(tile, vector, num_keys).flatten(1, 2)
-        probs = torch.baddbmm(mask, q, k.mT, alpha=scale)  # [T, R rows, keys]
-        torch.softmax(probs, -1, out=probs)
+    num_keys, dtype = key.size(2), logsumexp.dtype
+    vector = mask_vector(bias, num_keys, num_rows, dtype)
+    grads = [torch.zeros_like(tensor, dtype=dtype) for tensor in (query, key, value)]
+    grad_vector = torch.zeros_like(vector)
+    for sample in range(query.size(0)):
+        rows = _Rows(*(tensor[sample].to(dtype) for tensor in (grad_output, query, output)), logsumexp[sample])
+        keys = _Keys(*(tensor[sample].to(dtype).contiguous() for tensor in (key, value)), vector)
+        sample_grads = _Grads(*(grad[sample] for grad in grads), grad_vector)
+        for tile in (band.moved(step) for band in tiles for step in range(band.count)):
+            for block in _blocks(tile, query.size(1), key.size(1), num_rows, dtype):
+                _block_backward(block, rows, keys, sample_grads, scale, num_rows)
+    grad_bias = torch.zeros_like(bias)
+    grad_bias[:, :num_keys] = grad_vector[:, :num_keys].flip(1)
+    return grads[0].to(query.dtype), grads[1].to(key.dtype), grads[2].to(value.dtype), grad_bias
+
+
+class _Rows(NamedTuple):
+    """What a sample has for each query: `[H, Q, D]`, the last `[H, Q]`."""
+
+    grad_output: Tensor
+    query: Tensor
+    output: Tensor
+    logsumexp: Tensor
+
+
+class _Keys(NamedTuple):
+    """What a sample has for each key: `[G, K, D]`, the last `[H, L]`."""
+
+    key: Tensor
+    value: Tensor
+    vector: Tensor
+
+
+class _Grads(NamedTuple):
+    """Where a sample's gradients are added up."""
+
+    query: Tensor
+    key: Tensor
+    value: Tensor
+    vector: Tensor
+
+
+class _Block(NamedTuple):
+    """A tile of some groups, or of some heads of one group."""
+
+    tile: Tile
+    groups: slice
+    group_size: int
+
+
+def _blocks(tile: Tile, num_heads: int, num_groups: int, num_rows: int, dtype: torch.dtype) -> Iterator[_Block]:
+    """As many groups at a time as keep their scores in the cache."""
+    first, last, _ = tile.heads.indices(num_heads)
+    group_size = min(num_heads // num_groups, last - first)
+    group_bytes = max(num_rows, group_size) * tile.num_keys * dtype.itemsize
+    step = group_size * max(1, BLOCK_BYTES_PER_THREAD * torch.get_num_threads() // group_bytes)
+    for start in range(first, last, step):
+        heads = tile._replace(heads=slice(start, min(start + step, last)))
+        yield _Block(heads, heads.groups(num_heads // num_groups), group_size)
+
+
+def _block_backward(block: _Block, rows: _Rows, keys: _Keys, grads: _Grads, scale: float, num_rows: int) -> None:
+    """Add the gradients of a block, whose probabilities are computed anew."""
+    heads, groups, group_size = block.tile.heads, block.groups, block.group_size
+    grad_key, grad_value = grads.key[groups], grads.value[groups]
+    for tile in block.tile.parts(max(1, num_rows // group_size)):
+        # the heads of a group side by side: [T groups, R rows, D]
+        grad_o, q, o, lse = (
+            tensor[heads, tile.rows].flip(1).unflatten(0, (-1, group_size)).flatten(1, 2) for tensor in rows
+        )
+        k, v = keys.key[groups, tile.keys], keys.value[groups, tile.keys]
+        mask = mask_of(tile, keys.vector[heads], keys.key.size(1))[0].unflatten(0, (-1, group_size)).flatten(1, 2)
+        probs = torch.baddbmm(mask, q, k.mT, alpha=scale).sub_(lse[..., None]).exp_()  # [T, R, keys]
         grad_value[:, tile.keys].baddbmm_(probs.mT, grad_o)
-        grad_scores = torch.bmm(grad_o, v.mT)
-        torch.ops.aten._softmax_backward_data.out(grad_scores, probs, -1, probs.dtype, grad_input=grad_scores)
-        grad_query[:, :, tile.rows] = torch.bmm(grad_scores, k).mul_(scale).unflatten(1, (group_size, -1)).flip(2)
+        expected = torch.linalg.vecdot(grad_o, o)[..., None]
+        grad_scores = torch.baddbmm(-expected.expand_as(probs), grad_o, v.mT).mul_(probs)
+        grad_q = torch.bmm(grad_scores, k).mul_(scale)
+        grads.query[heads, tile.rows] += grad_q.unflatten(1, (group_size, -1)).flatten(0, 1).flip(1)
         grad_key[:, tile.keys].baddbmm_(grad_scores.mT, q, alpha=scale)
-        grad_vector[..., -tile.keys.stop :] += diagonal_sums(grad_scores.unflatten(1, (group_size, -1)))
-    return grad_query, grad_key, grad_value, grad_vector
+        sums = diagonal_sums(grad_scores.unflatten(1, (group_size, -1)).flatten(0, 1), tile.on_diagonal)
+        first = first_entry(tile, keys.key.size(1))
+        grads.vector[heads, first : first + sums.size(-1)] += sums

@@ -17,13 +17,13 @@ from torch.nn import functional
 
 
 def log_tails(bias: Tensor) -> Tensor:
-    """`log sum_{t >= d} exp(bias[h, t])` at d = 0 .. N, of a bias by distance `[H, N]`: `[H, N + 1]` fp64, -inf at N."""
+    """`log sum_{t >= d} exp(bias[h, t])` at d = 0 .. N, of a bias by distance `[H, N]`: `[H, N + 1]` fp64."""
     tails = torch.logcumsumexp(bias.double().flip(1), 1).flip(1)
     return functional.pad(tails, (0, 1), value=-torch.inf)
 
 
 def log_heads(bias: Tensor) -> Tensor:
-    """`log sum_{t < d} exp(bias[h, t])` at d = 0 .. N, of a bias by distance `[H, N]`: `[H, N + 1]` fp64, -inf at 0."""
+    """`log sum_{t < d} exp(bias[h, t])` at d = 0 .. N, of a bias by distance `[H, N]`: `[H, N + 1]` fp64."""
     heads = torch.logcumsumexp(bias.double(), 1)
     return functional.pad(heads, (1, 0), value=-torch.inf)
 

@@ -1,6 +1,7 @@
 """Toeplitz attention: output and gradients against one query at a time, and what it may cost."""
 
 from functools import partial
+from typing import Any
 
 import pytest
 import torch
@@ -8,7 +9,7 @@ from torch import Tensor
 
 from megatron_mep.attention import toeplitz_backward
 from megatron_mep.attention.reference import dense_bias, reference_attention
-from megatron_mep.attention.toeplitz import toeplitz_attention
+from megatron_mep.attention.toeplitz import Rows, toeplitz_attention
 from tests.attention.oracle import (
     SCALE,
     Inputs,
@@ -24,14 +25,14 @@ ROWS = 64
 
 both = pytest.mark.parametrize("learned", [True, False], ids=["learned", "fixed"])
 
-attend = partial(toeplitz_attention, scale=SCALE, num_rows=ROWS, block_rows=2 * ROWS, learned_rows=ROWS)
+attend = partial(toeplitz_attention, scale=SCALE, rows=Rows(diagonal=ROWS, block=2 * ROWS, window=ROWS, learned=ROWS))
 
 
 def attend_densely(query: Tensor, key: Tensor, value: Tensor, bias: Tensor) -> Tensor:
     return reference_attention(query, key, value, dense_bias(bias, query.size(2), key.size(2)), scale=SCALE)
 
 
-def assert_correct(inputs: Inputs, **options: int) -> None:
+def assert_correct(inputs: Inputs, **options: Any) -> None:
     actual = output_and_gradients(partial(attend, **options), inputs)
     plain = output_and_gradients(attend_densely, inputs)
     exact = output_and_gradients(attend_by_query, inputs.double())
@@ -83,9 +84,7 @@ def test_fp64_keeps_its_precision(learned):
 
 @both
 def test_more_rows_than_queries(learned):
-    assert_correct(
-        random_inputs(Shape(1, 2, 2, 20, 30), learned=learned), num_rows=256, block_rows=1024, learned_rows=128
-    )
+    assert_correct(random_inputs(Shape(1, 2, 2, 20, 30), learned=learned), rows=Rows())
 
 
 @pytest.mark.parametrize("groups", [1, 2, 4])
