@@ -10,6 +10,8 @@ from megatron_mep.attention.choose import choose
 from megatron_mep.config.errors import ConfigError
 from megatron_mep.data.config import TrainTokenizer
 from megatron_mep.data.manifest import MANIFEST, Manifest
+from megatron_mep.encodings.base import DistanceBias
+from megatron_mep.model.balance import balanced, largest_score_at_unit_rms, tensor_imbalance
 from megatron_mep.model.count import flops_per_token, num_parameters, padded_vocabulary
 from megatron_mep.parallel.environment import Environment
 from megatron_mep.preflight import evaluation_mistakes, preflight, training_plan
@@ -31,7 +33,13 @@ def describe(run: RunConfig, world_size: int | None = None) -> str:
     mistakes = evaluation_mistakes(run, corpus) if corpus else batches_fit(run, ranks)
     if mistakes:
         raise ConfigError(mistakes)
-    facts = [*_corpus_facts(run, corpus), *_size_facts(run, corpus), *_layout_facts(run, ranks), _attention_fact(run)]
+    facts = [
+        *_corpus_facts(run, corpus),
+        *_size_facts(run, corpus),
+        *_layout_facts(run, ranks),
+        _attention_fact(run),
+        *_balance_facts(run),
+    ]
     width = max(len(name) for name, _ in facts)
     return "\n".join([run.yaml(), *(f"{name.ljust(width)}  {value}" for name, value in facts)])
 
@@ -84,3 +92,27 @@ def _attention_fact(run: RunConfig) -> tuple[str, str]:
         backend=run.model.attention_backend,
     )
     return f"attention on {device}", f"{run.model.encoding.name} in every layer by {backend.name}: {backend.reason}"
+
+
+def _balance_facts(run: RunConfig) -> Iterator[tuple[str, str]]:
+    """Nothing where all tensor ranks work alike."""
+    model, tensor, epsilon = run.model, run.parallel.tensor, run.model.attention_epsilon
+    if tensor == 1 or not epsilon or not isinstance(model.encoding, DistanceBias):
+        return
+    largest_score = largest_score_at_unit_rms(model.head_size)
+    lengths = (run.training.seq_length, run.evaluation.resolved(run.training.seq_length).lengths[-1])
+
+    def imbalance(encoding: DistanceBias) -> dict[int, float]:
+        heads = model.num_attention_heads
+        return tensor_imbalance(encoding, heads, tensor, lengths, largest_score, epsilon)
+
+    found = imbalance(model.encoding)
+    if not found:
+        return
+    told = ", ".join(f"{ratio:.2f} at {length:,} tokens" for length, ratio in found.items())
+    told += f" (windows at epsilon {epsilon:g}, taking |scores| <= {largest_score:.3g})"
+    other = balanced(model.encoding)
+    better = imbalance(other) if other else found
+    if max(better.values()) < max(found.values()):
+        told += f"; model.encoding.order=balanced gives {', '.join(f'{ratio:.2f}' for ratio in better.values())}"
+    yield "tensor balance", f"rank work max/mean {told}"

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from megatron_mep.encodings.base import DistanceBias, Weight, per_head
-from megatron_mep.encodings.slopes import alibi_slopes
+from megatron_mep.encodings.slopes import Order, alibi_slopes
 
 
 class Alibi(DistanceBias):
@@ -23,9 +23,12 @@ class Alibi(DistanceBias):
     source: ClassVar[str] = "arXiv:2108.12409, section 3"
     formula: ClassVar[str] = "-m_h d"
 
+    order: Order = "published"
+    """Which head has which slope; `balanced` gives tensor ranks like work where windows skip keys."""
+
     def weights(self, num_heads: int, generator: torch.Generator) -> dict[str, Weight]:  # noqa: ARG002
         """The constant slopes, `slope [H]`."""
-        return {"slope": Weight(alibi_slopes(num_heads), learned=False)}
+        return {"slope": Weight(alibi_slopes(num_heads, self.order), learned=False)}
 
     def of_distance(self, distance: Tensor, **weights: Tensor) -> Tensor:
         """The bias `[H, *distance.shape]`."""

@@ -15,7 +15,7 @@ from torch.nn.functional import softplus
 from megatron_mep.config.base import Config
 from megatron_mep.config.errors import ConfigError, Mistake
 from megatron_mep.encodings.base import Weight, per_head
-from megatron_mep.encodings.slopes import alibi_slopes
+from megatron_mep.encodings.slopes import Order, alibi_slopes
 
 
 class Kernel(Config, ABC):
@@ -30,8 +30,8 @@ class Kernel(Config, ABC):
     """Whether its weights are trained."""
 
     @abstractmethod
-    def weights(self, num_heads: int, generator: torch.Generator) -> dict[str, Weight]:
-        """The kernel's weights for all heads, each `[H]`."""
+    def weights(self, num_heads: int, generator: torch.Generator, order: Order = "published") -> dict[str, Weight]:
+        """The kernel's weights for all heads, each `[H]`; `order` is that of ALiBi's series where it is drawn on."""
 
     @abstractmethod
     def decay(self, distance: Tensor, **weights: Tensor) -> Tensor:
@@ -44,19 +44,24 @@ class SlopedKernel(Kernel):
     width: float = Field(1.0, gt=0)
     """Stretches the kernel over `width` times the distance: s_h = m_h / width."""
     slopes: tuple[Annotated[float, Field(gt=0)], ...] | None = None
-    """The slopes m_h of all heads of the model, in order; ALiBi's series where absent."""
+    """The slopes m_h of all heads of the model, which no `order` moves; ALiBi's series where absent."""
     learned: bool = False
     """Trains the slopes; they start at the values of the fixed ones."""
 
-    def weights(self, num_heads: int, generator: torch.Generator) -> dict[str, Weight]:  # noqa: ARG002
+    def weights(
+        self,
+        num_heads: int,
+        generator: torch.Generator,  # noqa: ARG002
+        order: Order = "published",
+    ) -> dict[str, Weight]:
         """The slopes, `slope [H]`."""
         if self.slopes is not None and len(self.slopes) != num_heads:
             raise ConfigError(
                 Mistake("slopes", list(self.slopes), f"needs one slope for each of the {num_heads} heads",
                         f"state {num_heads} slopes, or leave them out for ALiBi's series")
             )  # fmt: skip
-        series = alibi_slopes(num_heads) if self.slopes is None else torch.tensor(self.slopes, dtype=torch.float32)
-        slope = series / self.width
+        stated = None if self.slopes is None else torch.tensor(self.slopes, dtype=torch.float32)
+        slope = (alibi_slopes(num_heads, order) if stated is None else stated) / self.width
         return {"slope": Weight(unbounded(slope) if self.learned else slope, learned=self.learned)}
 
     def slope(self, distance: Tensor, weights: dict[str, Tensor]) -> Tensor:
@@ -103,7 +108,12 @@ class Logarithmic(Kernel):
     """Always: the published kernel has no fixed values."""
     formula: ClassVar[str] = "(1 + r2_h d)^(-r1_h)"
 
-    def weights(self, num_heads: int, generator: torch.Generator) -> dict[str, Weight]:
+    def weights(
+        self,
+        num_heads: int,
+        generator: torch.Generator,
+        order: Order = "published",  # noqa: ARG002
+    ) -> dict[str, Weight]:
         """`r1 [H]` and `r2 [H]`, unbounded."""
         return {
             "r1": Weight(unbounded(2 * _uniform(num_heads, generator))),
@@ -129,7 +139,12 @@ class Power(Kernel):
     """Always: the published kernel has no fixed values."""
     formula: ClassVar[str] = "exp(-r1_h d^r2_h)"
 
-    def weights(self, num_heads: int, generator: torch.Generator) -> dict[str, Weight]:
+    def weights(
+        self,
+        num_heads: int,
+        generator: torch.Generator,
+        order: Order = "published",  # noqa: ARG002
+    ) -> dict[str, Weight]:
         """`r1 [H]` and `r2 [H]`, unbounded."""
         return {
             "r1": Weight(unbounded(_uniform(num_heads, generator))),

@@ -10,6 +10,7 @@ from torch import Tensor
 from megatron_mep.config.errors import ConfigError, Mistake
 from megatron_mep.encodings.base import DistanceBias, Weight
 from megatron_mep.encodings.kernels import AnyKernel, Exponential, Gaussian
+from megatron_mep.encodings.slopes import Order
 
 
 class Mep(DistanceBias):
@@ -37,6 +38,8 @@ class Mep(DistanceBias):
     """The kernels that are averaged."""
     mean: Literal["arithmetic", "geometric"] = "arithmetic"
     """Which mean of the kernels: the geometric one is the mean of their biases."""
+    order: Order = "published"
+    """Which head has which slope of ALiBi's series; `balanced` gives tensor ranks like work where windows skip keys."""
 
     @property
     def learned(self) -> bool:
@@ -49,7 +52,7 @@ class Mep(DistanceBias):
         mistakes: list[Mistake] = []
         for index, kernel in enumerate(self.kernels):
             try:
-                own = kernel.weights(num_heads, generator)
+                own = kernel.weights(num_heads, generator, self.order)
             except ConfigError as error:
                 mistakes += [mistake.under(f"kernels[{index}]") for mistake in error.mistakes]
             else:

@@ -28,6 +28,8 @@ class ModelConfig(Config):
     """The norm before each part of a layer and after the last layer."""
     norm_epsilon: float = Field(1e-5, gt=0)
     """Added to the variance."""
+    qk_norm: bool = False
+    """Norms the queries and keys of each head, as `norm` says: the scores are then bounded by its gains alone."""
     linear_bias: bool = False
     """Gives the linear layers biases."""
     tied_embeddings: bool = False
@@ -42,6 +44,8 @@ class ModelConfig(Config):
     """The positional encoding, chosen by `name`."""
     attention_backend: Literal["auto", "reference"] = "auto"
     """How attention is computed: chosen for the device, or the dense specification, whose memory grows as S^2."""
+    attention_epsilon: float = Field(0.0, ge=0, lt=1)
+    """Share of a query's softmax that may be dropped with keys too far back to matter, proved for each; 0 drops none."""
 
     @property
     def head_size(self) -> int:

@@ -20,9 +20,11 @@ def padded_vocabulary(vocabulary_size: int, tensor_size: int) -> int:
 def num_parameters(model: ModelConfig, vocabulary_size: int) -> int:
     """Trained weights of the whole model with a (padded) vocabulary of `vocabulary_size`."""
     embeddings = vocabulary_size * model.hidden_size * (1 if model.tied_embeddings else 2)
-    norms = model.hidden_size * (2 if model.norm == "layernorm" else 1)
+    per_dimension = 2 if model.norm == "layernorm" else 1
+    norm, head_norm = per_dimension * model.hidden_size, per_dimension * model.head_size
+    norms = 2 * norm + (2 * head_norm if model.qk_norm else 0)
     layer = sum(rows * columns + (rows if model.linear_bias else 0) for rows, columns in _matrices(model))
-    return embeddings + norms + model.num_layers * (layer + 2 * norms + _encoding_weights(model.encoding, model))
+    return embeddings + norm + model.num_layers * (layer + norms + _encoding_weights(model.encoding, model))
 
 
 def flops_per_token(model: ModelConfig, vocabulary_size: int, seq_length: int) -> float:

@@ -14,7 +14,7 @@ from megatron.core.transformer.transformer_layer import TransformerLayer, Transf
 from megatron_mep.attention.choose import Backend, choose
 from megatron_mep.model.config import ModelConfig
 from megatron_mep.model.core_attention import EncodedAttention
-from megatron_mep.model.norm import Norm
+from megatron_mep.model.norm import HeadNorm, Norm
 
 
 def decoder_spec(model: ModelConfig, seed: int, dtype: torch.dtype) -> TransformerBlockSubmodules:
@@ -29,6 +29,7 @@ def decoder_spec(model: ModelConfig, seed: int, dtype: torch.dtype) -> Transform
         "training_backend": _backend(model, dtype, training=True),
         "evaluation_backend": _backend(model, dtype, training=False),
     }
+    head_norm = HeadNorm if model.qk_norm else IdentityOp
     layer = ModuleSpec(
         module=TransformerLayer,
         submodules=TransformerLayerSubmodules(
@@ -40,8 +41,8 @@ def decoder_spec(model: ModelConfig, seed: int, dtype: torch.dtype) -> Transform
                     linear_qkv=ColumnParallelLinear,
                     core_attention=ModuleSpec(module=EncodedAttention, params=attention),
                     linear_proj=RowParallelLinear,
-                    q_layernorm=IdentityOp,
-                    k_layernorm=IdentityOp,
+                    q_layernorm=head_norm,
+                    k_layernorm=head_norm,
                 ),
             ),
             self_attn_bda=get_bias_dropout_add,

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from megatron_mep.config.place import sections_under
 from megatron_mep.encodings import BUILT_IN, AnyEncoding
+from megatron_mep.encodings.alibi import Alibi
 from megatron_mep.encodings.base import DistanceBias, Encoding, Rotation
 from megatron_mep.encodings.kernels import Exponential, Gaussian, Logarithmic, Power
 from megatron_mep.encodings.mep import Mep
@@ -43,6 +44,8 @@ EIGHT_SLOPES = (0.9, 0.4, 0.3, 0.11, 0.05, 0.021, 0.011, 0.006)
 
 CASES = (
     *(Case(f"{kind.model_fields['name'].default}", kind.model_validate({})) for kind in BUILT_IN),
+    Case("alibi-balanced", Alibi(order="balanced")),
+    Case("mep-balanced", Mep(order="balanced")),
     # KERPLE's kernels may fall by less than fp32 tells apart: (d + 1)^r2 / d^r2 is 1 + r2 / d
     Case("mep-parameterized", Mep(kernels=(Logarithmic(), Power())), distinct=False),
     Case("mep-two-powers", Mep(kernels=(Power(), Power(weight=3.0))), distinct=False),
