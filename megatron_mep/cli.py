@@ -11,6 +11,10 @@ from pathlib import Path
 from megatron_mep.config.errors import UserError
 
 OVERRIDES = "key.sub=value ...: overrides of the run file, for example training.steps=100 model.encoding.name=alibi"
+GENERATION = (
+    "key.sub=value ...: overrides of the run file; the section generation has max_new_tokens, temperature (0: always "
+    "the likeliest token), top_k, top_p, seed, prefill_chunk and stop_at_end, for example generation.temperature=0"
+)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -19,8 +23,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     # a run file may name a class of the user's own; `python -m` looks for it in the current folder, and so does `mep`
     sys.path.insert(0, os.getcwd())
     # Megatron-core says that it runs without TransformerEngine and Apex, as we mean it to, and torch that the
-    # sharded tensors which Megatron-core stores are going out of use
-    warnings.filterwarnings("ignore", module=r"megatron\.core\.|torch\.distributed\.checkpoint\.")
+    # sharded tensors which Megatron-core stores, and the gathers that it calls, are going out of use
+    warnings.filterwarnings("ignore", module=r"megatron\.core\.|torch\.distributed\.(checkpoint\.|c10d_logger)")
     try:
         options.verb(options)
     except UserError as error:
@@ -67,6 +71,14 @@ def _parser() -> argparse.ArgumentParser:
     evaluate.add_argument("--lengths", metavar="L,L,...", help="the same as evaluation.lengths=[L,L,...]")
     evaluate.add_argument("--to", type=Path, metavar="FILE", help="rows go there, not into the run's evaluation folder")
     evaluate.add_argument("overrides", nargs="*", metavar="key=value", help=OVERRIDES)
+
+    generate = _verb(verbs, "generate", _generate, "continue prompts with a checkpoint, at any length")
+    generate.add_argument("checkpoint", type=Path, metavar="CHECKPOINT", help="a run's folder, or one of its step_...")
+    generate.add_argument("--prompt", action="append", default=[], metavar="TEXT", help="a text; may be repeated")
+    generate.add_argument("--prompt-file", action="append", default=[], type=Path, metavar="FILE",
+                          help="a file that is one prompt, or - for standard input; may be repeated")  # fmt: skip
+    generate.add_argument("--to", type=Path, metavar="FILE", help="add rows there too, one JSON line for each prompt")
+    generate.add_argument("overrides", nargs="*", metavar="key=value", help=GENERATION)
 
     report = _verb(verbs, "report", _report, "draw length curves of result files or runs on one page")
     report.add_argument("results", nargs="+", type=Path, metavar="RESULTS", help="result files, or folders of runs")
@@ -115,6 +127,12 @@ def _evaluate(options: argparse.Namespace) -> None:
 
     lengths = [f"evaluation.lengths=[{options.lengths}]"] if options.lengths else []
     evaluate(options.checkpoint, [*options.overrides, *lengths], options.to)
+
+
+def _generate(options: argparse.Namespace) -> None:
+    from megatron_mep.generate import generate
+
+    generate(options.checkpoint, options.prompt, options.prompt_file, options.overrides, options.to)
 
 
 def _report(options: argparse.Namespace) -> None:

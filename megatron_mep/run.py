@@ -15,6 +15,7 @@ from megatron_mep.config.loader import apply_overrides, load_tree
 from megatron_mep.config.salvage import salvage
 from megatron_mep.data.config import DataConfig
 from megatron_mep.evaluation.config import EvaluationConfig, ValidationConfig
+from megatron_mep.generation.config import GenerationConfig
 from megatron_mep.model.config import ModelConfig
 from megatron_mep.parallel.config import ParallelConfig
 from megatron_mep.rules import broken_rules
@@ -44,6 +45,8 @@ class RunConfig(Config):
     """Perplexity on held-out text while training."""
     evaluation: EvaluationConfig = EvaluationConfig()
     """Perplexity of a checkpoint at many lengths."""
+    generation: GenerationConfig = GenerationConfig()
+    """Text that a checkpoint writes."""
     logging: LoggingConfig = LoggingConfig()
     """Progress, TensorBoard and metrics."""
 

@@ -16,6 +16,7 @@ LAYOUT = (
     "data.num_threads",
     "data.index_folder",
     "model.attention_backend",
+    "model.attention_epsilon",
     "parallel",
     "training.micro_batch_size",
     "training.zero_stage",
@@ -23,6 +24,7 @@ LAYOUT = (
     "checkpoint",
     "validation",
     "evaluation",
+    "generation",
     "logging",
 )
 """What may differ without a word: where things lie, how the work is laid out, and what is only observed."""

@@ -35,7 +35,7 @@ class Tokenizer:
         self.unique_identifiers = {"sha256": self.sha256}
         self.exact = self._processor.decode(self._processor.encode(_PROBE)) == _PROBE
         self._space_symbol = self._spelt_in_bytes(SPACE_SYMBOL)
-        self.num_bytes = np.array([self._num_bytes_of(token) for token in range(self.vocab_size)], dtype=np.int64)
+        self.num_bytes = np.array([len(self.spelling(token)) for token in range(self.vocab_size)], dtype=np.int64)
 
     @classmethod
     def load(cls, path: Path) -> "Tokenizer":
@@ -69,6 +69,16 @@ class Tokenizer:
         """
         return int(self.num_bytes[tokens].sum())
 
+    def spelling(self, token: int) -> bytes:
+        """The bytes of UTF-8 that a token stands for, which need not be whole letters: of an end of document none."""
+        processor = self._processor
+        if processor.is_control(token) or processor.is_unknown(token) or processor.is_unused(token):
+            return b""
+        piece = processor.id_to_piece(token)
+        if processor.is_byte(token):
+            return bytes.fromhex(piece.removeprefix("<0x").removesuffix(">"))
+        return piece.replace(SPACE_SYMBOL, " ").encode()
+
     def _encode(self, texts: list[str], num_threads: int) -> list[NDArray[np.int32]]:
         return self._processor.encode(texts, return_type="numpy", num_threads=num_threads)
 
@@ -79,11 +89,3 @@ class Tokenizer:
     def _spelt_in_bytes(self, text: str) -> NDArray[np.int32]:
         pieces = [f"<0x{byte:02X}>" for byte in text.encode()]
         return np.array([self._processor.piece_to_id(piece) for piece in pieces], dtype=np.int32)
-
-    def _num_bytes_of(self, token: int) -> int:
-        processor = self._processor
-        if processor.is_control(token) or processor.is_unknown(token) or processor.is_unused(token):
-            return 0
-        if processor.is_byte(token):
-            return 1
-        return len(processor.id_to_piece(token).replace(SPACE_SYMBOL, " ").encode())

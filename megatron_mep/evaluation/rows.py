@@ -105,7 +105,7 @@ def perplexity_of(nll: float) -> float | None:
         return None
 
 
-def append_rows(path: Path, rows: Iterable[ResultRow]) -> None:
+def append_rows(path: Path, rows: Iterable[Config]) -> None:
     """Append whole lines in one write, on stable storage at return; of several ranks, one calls it."""
     lines = "".join(row.model_dump_json() + "\n" for row in rows).encode()
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,0 +1,47 @@
+"""Generated text as rows: a continuation with everything needed to draw it again, one line of JSON in a file."""
+
+from typing import Any, Literal
+
+from pydantic import AwareDatetime
+
+from megatron_mep.config.base import Config
+from megatron_mep.generation.config import GenerationConfig
+from megatron_mep.generation.continuation import End
+
+
+class GenerationFacts(Config):
+    """What generated, and how it ran: the same for every row of a call."""
+
+    run: str
+    checkpoint: str
+    step: int
+    encoding: str
+    encoding_options: dict[str, Any]
+    train_length: int
+    tokenizer_hash: str
+    precision: str
+    attention_backend: str
+    tensor_parallel: int
+    settings: GenerationConfig
+    """With the seed that this prompt drew from."""
+    version: str
+    """Of this package."""
+
+
+class GenerationRow(GenerationFacts):
+    """One line of a file of generated text."""
+
+    schema_version: Literal[1] = 1
+    created: AwareDatetime
+    prompt: str
+    prompt_tokens: int
+    """How many tokens the prompt has."""
+    text: str
+    """What followed it; bytes that spell no letter stand as `\\xNN`."""
+    tokens: tuple[int, ...]
+    """The text's tokens."""
+    end: End
+    """`length`: there are max_new_tokens of them. `document`: the model ended the document."""
+    prefill_tokens_per_s: float
+    decode_tokens_per_s: float | None
+    """Null where nothing followed the first token."""
