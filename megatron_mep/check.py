@@ -89,6 +89,8 @@ def _attention_fact(run: RunConfig) -> tuple[str, str]:
         dtype=dtype_of(run.training.precision),
         training=True,
         dropout=run.model.attention_dropout,
+        head_size=run.model.head_size,
+        epsilon=run.model.attention_epsilon,
         backend=run.model.attention_backend,
     )
     return f"attention on {device}", f"{run.model.encoding.name} in every layer by {backend.name}: {backend.reason}"

@@ -22,6 +22,7 @@ from megatron_mep.evaluation.perplexity import DataParallel
 from megatron_mep.evaluation.rows import Measurement, ResultRow, append_rows
 from megatron_mep.evaluation.suite import Progress, evaluate_lengths
 from megatron_mep.facts import facts_of
+from megatron_mep.model.attention_work import take_attention_work
 from megatron_mep.model.gpt import build_model
 from megatron_mep.model.in_force import in_force
 from megatron_mep.model.score import scorer, sum_over_data_ranks
@@ -73,6 +74,7 @@ def _evaluate(run: RunConfig, corpus: Manifest, folder: Path, to: Path, groups: 
         data_parallel=DataParallel(groups.data_rank, groups.data_size, sum_over_data_ranks(groups)),
         token_bytes=Tokenizer.load(text / TOKENIZER).num_bytes,
         report=told.progress,
+        attention_work=lambda: take_attention_work(model, groups),
     )
     for measured in measurements:
         told.measured(measured)
@@ -116,7 +118,10 @@ class _Teller:
         """One measurement."""
         perplexity = "not finite" if measured.perplexity is None else f"{measured.perplexity:.4f}"
         bits = "" if measured.bits_per_byte is None else f"  bits per byte {measured.bits_per_byte:.4f}"
+        kept = "" if measured.attention_kept is None else (
+            f"  attention computed {measured.attention_kept:.1%}, dropped at most {measured.attention_dropped:.1e}"
+        )  # fmt: skip
         self.say(
             f"{measured.protocol:7} length {measured.length:6}  context {measured.context:4}  "
-            f"perplexity {perplexity}{bits}  {measured.tokens_per_s:,.0f} tokens/s"
+            f"perplexity {perplexity}{bits}  {measured.tokens_per_s:,.0f} tokens/s{kept}"
         )

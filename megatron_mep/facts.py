@@ -54,6 +54,7 @@ def facts_of(
         corpus_fingerprint=corpus.fingerprint,
         precision=run.training.precision,
         attention_backend=backends_in_force(model),
+        attention_epsilon=run.model.attention_epsilon,
         tensor_parallel=groups.tensor_size,
         data_parallel=groups.data_size,
         version=version("megatron-mep"),

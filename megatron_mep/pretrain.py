@@ -22,6 +22,7 @@ from megatron_mep.evaluation.perplexity import DataParallel
 from megatron_mep.evaluation.rows import ResultRow, append_rows
 from megatron_mep.evaluation.suite import validate
 from megatron_mep.facts import facts_of, reached_after
+from megatron_mep.model.attention_work import take_attention_work
 from megatron_mep.model.count import flops_per_token, padded_vocabulary
 from megatron_mep.model.gpt import build_model
 from megatron_mep.model.in_force import in_force, learned_encoding_weights
@@ -30,6 +31,7 @@ from megatron_mep.parallel.environment import Environment
 from megatron_mep.parallel.groups import Groups, initialize, seed_streams, shutdown
 from megatron_mep.preflight import preflight
 from megatron_mep.run import RunConfig
+from megatron_mep.training.attention_metrics import attention_metrics
 from megatron_mep.training.encoding_metrics import encoding_metrics
 from megatron_mep.training.engine import build_engine
 from megatron_mep.training.loop import Job, train
@@ -103,6 +105,7 @@ def _train(run: RunConfig, corpus: Manifest, groups: Groups) -> float:
             is_save_due=partial(_is_due, run.checkpoint.interval or run.training.steps, run.training.steps),
             save=partial(_save, run, corpus, engine, template, groups),
             encoding_metrics=lambda: encoding_metrics(weights, groups),
+            attention_metrics=lambda: attention_metrics(take_attention_work(model, groups)),
         ),
         done_steps,
     )
@@ -158,6 +161,7 @@ def _validation(run: RunConfig, corpus: Manifest, model: nn.Module, groups: Grou
             run.evaluation.batch_tokens,
             data_parallel=place,
             token_bytes=num_bytes,
+            attention_work=lambda: take_attention_work(model, groups),
         )
         if groups.rank == 0:
             facts = facts_of(run, corpus, reached_after(step, run, corpus, groups), groups, model, "validation")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from megatron_mep.config.errors import ConfigError, Mistake
-from megatron_mep.encodings.base import Rotation
+from megatron_mep.encodings.base import LayerSizes, Rotation, ScoreMix
 from megatron_mep.encodings.rope import Rope
 from megatron_mep.training.config import Decaying, WarmupStableDecay
 
@@ -97,9 +97,17 @@ def _schedule_falls(run: "RunConfig") -> Iterator[Mistake]:
 def _encoding_fits_the_heads(run: "RunConfig") -> Iterator[Mistake]:
     model = run.model
     try:
-        model.encoding.weights(model.num_attention_heads, torch.Generator())
+        sizes = LayerSizes(model.num_attention_heads, model.hidden_size, model.head_size)
+        model.encoding.layer_weights(sizes, torch.Generator())
     except ConfigError as error:
         yield from (mistake.under("model.encoding") for mistake in error.mistakes)
+
+
+def _mixed_heads_are_on_one_rank(run: "RunConfig") -> Iterator[Mistake]:
+    encoding, tensor = run.model.encoding, run.parallel.tensor
+    if isinstance(encoding, ScoreMix) and encoding.across_heads and tensor > 1:
+        rule = f"must be 1 under {encoding.name}, which mixes the scores of all heads"
+        yield Mistake("parallel.tensor", tensor, rule, "set it to 1")
 
 
 def _rotations_turn_pairs(run: "RunConfig") -> Iterator[Mistake]:
@@ -151,6 +159,7 @@ RULES = (
     Rule(("training.schedule", "training.steps"), _schedule_fits_the_steps),
     Rule(("training.schedule", "training.optimizer.learning_rate"), _schedule_falls),
     Rule(("model.encoding", "model.num_attention_heads"), _encoding_fits_the_heads),
+    Rule(("model.encoding", "parallel.tensor"), _mixed_heads_are_on_one_rank),
     Rule(("model.encoding", "model.hidden_size", "model.num_attention_heads"), _rotations_turn_pairs),
     Rule(("evaluation", "validation", "training.seq_length"), _evaluation_fits_the_training_length),
     Rule(("training.precision", "training.zero_stage"), _bf16_has_master_weights),

@@ -28,33 +28,33 @@ def mask_vector(bias: Tensor, num_keys: int, num_rows: int, dtype: torch.dtype) 
 
 
 def mask_of(tile: Tile, vector: Tensor, num_keys: int) -> Tensor:
-    """The tile's mask `[1 or count, H, rows, keys]` as a view of the vectors `[H, L]`, rows from the last to the first.
+    """The tile's mask `[num_tiles, H, rows, keys]` as a view of the vectors `[H, L]`, rows from the last to the first.
 
     It is the same for each tile of a band.
     """
-    shape = (tile.count, vector.size(0), tile.num_rows, tile.num_keys)
+    shape = (tile.num_tiles, vector.size(0), tile.num_rows, tile.num_keys)
     return vector.as_strided(shape, (0, *vector.stride(), 1), vector.storage_offset() + first_entry(tile, num_keys))
 
 
 def rows_of(tensor: Tensor, tile: Tile) -> Tensor:
     """The queries of a tile from the last to the first: of `[B, H, Q, ...]`, or of `[H, Q, ...]` as a band's batch."""
-    if tile.count == 1:
+    if tile.num_tiles == 1:
         return tensor[:, :, tile.rows].flip(2)
-    return tensor[:, tile.all_rows].unflatten(1, (tile.count, -1)).flip(2).transpose(0, 1)
+    return tensor[:, tile.all_rows].unflatten(1, (tile.num_tiles, -1)).flip(2).transpose(0, 1)
 
 
 def in_order(rows: Tensor, tile: Tile) -> Tensor:
     """The inverse of `rows_of`: `[B, H, rows, ...]`, or `[H, all rows, ...]` for a band."""
-    return rows.flip(2) if tile.count == 1 else rows.flip(2).transpose(0, 1).flatten(1, 2)
+    return rows.flip(2) if tile.num_tiles == 1 else rows.flip(2).transpose(0, 1).flatten(1, 2)
 
 
 def keys_of(tensor: Tensor, tile: Tile) -> Tensor:
     """The keys of a tile: of `[B, G, K, D]`, or of `[G, K, D]` as a band's batch, whose entries overlap in memory."""
-    if tile.count == 1:
+    if tile.num_tiles == 1:
         return tensor[:, :, tile.keys]
     group_stride, key_stride, _ = tensor.stride()
     return tensor.as_strided(
-        (tile.count, tensor.size(0), tile.num_keys, tensor.size(2)),
+        (tile.num_tiles, tensor.size(0), tile.num_keys, tensor.size(2)),
         (tile.num_rows * key_stride, group_stride, key_stride, 1),
         tensor.storage_offset() + tile.keys.start * key_stride,
     )
@@ -62,7 +62,7 @@ def keys_of(tensor: Tensor, tile: Tile) -> Tensor:
 
 def add_to_keys(whole: Tensor, tile: Tile, part: Tensor) -> None:
     """Add what `keys_of(whole, tile)` is to gain; the tiles of a band meet the same keys, so that it is cut up."""
-    if tile.count == 1:
+    if tile.num_tiles == 1:
         whole[:, :, tile.keys] += part
         return
     for start in range(0, tile.num_keys, tile.num_rows):

@@ -15,7 +15,7 @@ class Tile(NamedTuple):
     """Where the last of its queries stands among all keys."""
     heads: slice = ALL
     """Consecutive heads: all of some groups, or some of one group."""
-    count: int = 1
+    num_tiles: int = 1
     """Tiles of the band. Each is the one before moved on by its number of rows, in queries and keys alike."""
 
     @property
@@ -37,12 +37,12 @@ class Tile(NamedTuple):
     def num_pairs(self) -> int:
         """Pairs of a query and a key that it sees, of each head, in the whole band."""
         future = self.num_rows * (self.num_rows - 1) // 2 if self.on_diagonal else 0
-        return self.count * (self.num_rows * self.num_keys - future)
+        return self.num_tiles * (self.num_rows * self.num_keys - future)
 
     @property
     def all_rows(self) -> slice:
         """The queries of the whole band."""
-        return slice(self.rows.start, self.rows.start + self.count * self.num_rows)
+        return slice(self.rows.start, self.rows.start + self.num_tiles * self.num_rows)
 
     def groups(self, group_size: int) -> slice:
         """Whose keys its heads read, of groups of `group_size` heads."""
@@ -54,7 +54,7 @@ class Tile(NamedTuple):
         """One tile of the band."""
         rows, keys = (slice(part.start + steps * self.num_rows, part.stop + steps * self.num_rows)
                       for part in (self.rows, self.keys))  # fmt: skip
-        return self._replace(rows=rows, keys=keys, position=self.position + steps * self.num_rows, count=1)
+        return self._replace(rows=rows, keys=keys, position=self.position + steps * self.num_rows, num_tiles=1)
 
     def parts(self, num_rows: int) -> Iterator["Tile"]:
         """A single tile in tiles of `num_rows` queries, each with the keys that its queries see."""
@@ -90,8 +90,8 @@ def in_bands(tiles: Iterable[Tile], longest: int) -> Iterator[Tile]:
     """The same tiles, consecutive ones that make a band as bands of up to `longest`."""
     band: Tile | None = None
     for tile in tiles:
-        if band is not None and band.count < longest and band.moved(band.count) == tile:
-            band = band._replace(count=band.count + 1)
+        if band is not None and band.num_tiles < longest and band.moved(band.num_tiles) == tile:
+            band = band._replace(num_tiles=band.num_tiles + 1)
             continue
         if band is not None:
             yield band

@@ -104,12 +104,12 @@ class _ToeplitzAttention(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor | None, ...]:
-        inputs = (grad_output, *ctx.saved_tensors)
+        given = grad_output, *ctx.saved_tensors
         grads: tuple[Tensor | None, ...]
         if ctx.needs_input_grad[3]:
-            grads = learned_backward(*inputs, ctx.scale, ctx.tiles, ctx.learned_rows)
+            grads = learned_backward(*given, scale=ctx.scale, tiles=ctx.tiles, num_rows=ctx.learned_rows)
         else:
-            grads = *fixed_backward(*inputs, ctx.scale, ctx.tiles), None
+            grads = *fixed_backward(*given, scale=ctx.scale, tiles=ctx.tiles), None
         return *grads, None, None, None, None
 
 
@@ -132,7 +132,7 @@ class _Sweep:
         for tile in tiles:
             self.tiles.append(tile)
             # the keys of a band's tiles overlap, so that samples cannot lie beside them in one batch
-            for sample in range(self._query.size(0)) if tile.count > 1 else (ALL,):
+            for sample in range(self._query.size(0)) if tile.num_tiles > 1 else (ALL,):
                 output, logsumexp = (part[sample, tile.heads, tile.all_rows] for part in (self.output, self.logsumexp))
                 part_output, part_logsumexp = self._attended(tile, sample)
                 if tile.on_diagonal:

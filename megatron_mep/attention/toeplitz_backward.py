@@ -30,6 +30,7 @@ def fixed_backward(
     bias: Tensor,
     output: Tensor,
     logsumexp: Tensor,
+    *,
     scale: float,
     tiles: Sequence[Tile],
 ) -> tuple[Tensor, Tensor, Tensor]:
@@ -41,7 +42,7 @@ def fixed_backward(
     for tile in tiles:
         groups = tile.groups(query.size(1) // key.size(1))
         mask = mask_of(tile, vector[tile.heads], num_keys)
-        for sample in range(query.size(0)) if tile.count > 1 else (ALL,):
+        for sample in range(query.size(0)) if tile.num_tiles > 1 else (ALL,):
             grad_q, grad_k, grad_v = _tile_backward(
                 [rows_of(tensor[sample, tile.heads], tile).to(dtype) for tensor in by_row],
                 [keys_of(tensor[sample, groups], tile) for tensor in by_key],
@@ -92,6 +93,7 @@ def learned_backward(
     bias: Tensor,
     output: Tensor,
     logsumexp: Tensor,
+    *,
     scale: float,
     tiles: Iterable[Tile],
     num_rows: int,
@@ -105,10 +107,11 @@ def learned_backward(
     grads = [torch.zeros_like(tensor, dtype=dtype) for tensor in (query, key, value)]
     grad_vector = torch.zeros_like(vector)
     for sample in range(query.size(0)):
-        rows = _Rows(*(tensor[sample].to(dtype) for tensor in (grad_output, query, output)), logsumexp[sample])
-        keys = _Keys(*(tensor[sample].to(dtype).contiguous() for tensor in (key, value)), vector)
-        sample_grads = _Grads(*(grad[sample] for grad in grads), grad_vector)
-        for tile in (band.moved(step) for band in tiles for step in range(band.count)):
+        grad_o, q, o = (tensor[sample].to(dtype) for tensor in (grad_output, query, output))
+        k, v = (tensor[sample].to(dtype).contiguous() for tensor in (key, value))
+        rows, keys = _Rows(grad_o, q, o, logsumexp[sample]), _Keys(k, v, vector)
+        sample_grads = _Grads(grads[0][sample], grads[1][sample], grads[2][sample], grad_vector)
+        for tile in (band.moved(step) for band in tiles for step in range(band.num_tiles)):
             for block in _blocks(tile, query.size(1), key.size(1), num_rows, dtype):
                 _block_backward(block, rows, keys, sample_grads, scale, num_rows)
     grad_bias = torch.zeros_like(bias)

@@ -31,6 +31,17 @@ class Weight:
     """Dim 0 is sliced over tensor ranks. Otherwise every rank holds it whole, and gradients are summed over them."""
 
 
+@dataclass(frozen=True)
+class LayerSizes:
+    """What the shapes of an encoding's weights may depend on."""
+
+    num_heads: int
+    """Query heads of the whole model, H."""
+    hidden_size: int
+    head_size: int
+    """D."""
+
+
 class Encoding(Config, ABC):
     """A positional encoding as the run file states it; the base that acts on nothing.
 
@@ -49,10 +60,15 @@ class Encoding(Config, ABC):
         """The weights of one layer for all `num_heads` query heads of the model, random ones drawn from `generator`."""
         return {}
 
+    def layer_weights(self, sizes: LayerSizes, generator: torch.Generator) -> dict[str, Weight]:
+        """The weights of one layer: `weights`, but for an encoding whose weights have other sizes of the model too."""
+        return self.weights(sizes.num_heads, generator)
+
     @property
     def learned(self) -> bool:
         """Whether any weight is trained: to be overridden where `weights` refuses to declare those of a single head."""
-        return any(weight.learned for weight in self.weights(1, torch.Generator()).values())
+        sizes = LayerSizes(num_heads=1, hidden_size=1, head_size=1)
+        return any(weight.learned for weight in self.layer_weights(sizes, torch.Generator()).values())
 
 
 class DistanceBias(Encoding):
@@ -68,6 +84,76 @@ class DistanceBias(Encoding):
 
         Returns:
             `[H, *distance.shape]` in the wider of fp32 and the distance's type, finite, with finite gradients.
+        """
+
+
+class PositionBias(Encoding):
+    """A bias b_h(i, j) added to the scaled scores, a function of both positions and not of their distance alone."""
+
+    @abstractmethod
+    def of_positions(self, query_position: Tensor, key_position: Tensor, **weights: Tensor) -> Tensor:
+        """The bias of every head for every pair of a query and a key.
+
+        Args:
+            query_position: Whole numbers >= 0 in fp32 or fp64, `[Q]`.
+            key_position: The same of the keys, `[K]`; some may be in the future of some queries.
+            weights: The tensors that `layer_weights` declares, those per head with this rank's H heads in dim 0.
+
+        Returns:
+            `[H, Q, K]` in the wider of fp32 and the positions' type, finite, with finite gradients. That holds for keys
+            in the future too, whose bias nothing reads: a distance there is best clamped to zero.
+        """
+
+
+class KeyBias(Encoding):
+    """A bias b_h(i, j) = g_h(i) (c_h(j) - c_h(i)) added to the scaled scores, where c_h sums what tokens say of it.
+
+    c_h(i) is the sum of the increments at positions 0 .. i. A token's increment and gain g are functions of its own
+    hidden state alone, so that decoding with cached keys goes on from the sum so far.
+    """
+
+    @abstractmethod
+    def increments(self, hidden: Tensor, **weights: Tensor) -> Tensor:
+        """How much c_h grows at every token.
+
+        Args:
+            hidden: What the layer projects queries and keys from, `[S, B, hidden_size]`, in the model's type.
+            weights: The tensors that `layer_weights` declares, those per head with this rank's H heads in dim 0.
+
+        Returns:
+            `[B, H, S]`, fp32 or wider.
+        """
+
+    def gain(self, hidden: Tensor, **weights: Tensor) -> Tensor | None:  # noqa: ARG002
+        """g_h at every token, as a query: `[B, H, S]`, fp32 or wider; `None` for 1. The arguments of `increments`."""
+        return None
+
+
+class ScoreMix(Encoding):
+    """New scores from the scores themselves, for all heads at once.
+
+    A query's new scores are a function of that query and of its own scores up to itself alone, whatever queries and
+    keys stand beside them: queries come in chunks, with the keys up to the last of these.
+    """
+
+    across_heads: ClassVar[bool]
+    """Whether the formula reads the scores of other heads: of all in the model, which tensor ranks would divide."""
+
+    @abstractmethod
+    def of_scores(
+        self, scores: Tensor, query: Tensor, query_position: Tensor, key_position: Tensor, **weights: Tensor
+    ) -> Tensor:
+        """The scores that go to the softmax.
+
+        Args:
+            scores: Scaled, `[B, H, Q, K]` in fp32 or wider; zero where the key is in the future.
+            query: Scaled alike, so that `scores` is their product with the keys: `[B, H, Q, D]`.
+            query_position: Whole numbers >= 0 in the type of the scores, `[Q]`.
+            key_position: The same of the keys, `[K]`.
+            weights: The tensors that `layer_weights` declares, those per head with this rank's H heads in dim 0.
+
+        Returns:
+            `[B, H, Q, K]`, finite, with finite gradients; what it says of keys in the future is not read.
         """
 
 

@@ -15,9 +15,17 @@ from megatron_mep.config.misspelt import did_you_mean
 from megatron_mep.config.place import sections_under
 from megatron_mep.config.union import OWN, choices, own_class
 from megatron_mep.encodings import BUILT_IN
-from megatron_mep.encodings.base import DistanceBias, Encoding, Rotation
+from megatron_mep.encodings.base import DistanceBias, Encoding, KeyBias, LayerSizes, PositionBias, Rotation, ScoreMix
 
 COLUMNS = ("name", "kind", "formula", "learned weights per head", "source")
+
+KINDS: dict[type[Encoding], str] = {
+    DistanceBias: "bias by distance",
+    PositionBias: "bias by positions",
+    KeyBias: "bias by content",
+    ScoreMix: "mix of scores",
+    Rotation: "rotation",
+}
 
 
 def row_of(kind: type[Encoding]) -> tuple[str, ...]:
@@ -88,13 +96,11 @@ def _name_of(kind: type[Encoding]) -> str:
 
 
 def _kind_of(kind: type[Encoding]) -> str:
-    if issubclass(kind, DistanceBias):
-        return "bias by distance"
-    return "rotation" if issubclass(kind, Rotation) else "none"
+    return next((told for family, told in KINDS.items() if issubclass(kind, family)), "none")
 
 
 def _learned_per_head(encoding: Encoding) -> int:
-    weights = encoding.weights(1, torch.Generator())
+    weights = encoding.layer_weights(LayerSizes(num_heads=1, hidden_size=1, head_size=1), torch.Generator())
     return sum(weight.value.numel() for weight in weights.values() if weight.learned)
 
 

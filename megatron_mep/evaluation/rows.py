@@ -50,6 +50,10 @@ class Measurement(Config):
     seconds: float
     tokens_per_s: float
     """Input tokens forwarded a second, over all data-parallel ranks."""
+    attention_kept: float | None = None
+    """Share of causal scores that attention computed, over all layers and heads; null where it leaves none out."""
+    attention_dropped: float | None = None
+    """The most that any query's softmax may have lost by that: a proved bound, at most `attention_epsilon`."""
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -79,6 +83,8 @@ class ModelFacts(Config):
     corpus_fingerprint: str
     precision: str
     attention_backend: str
+    attention_epsilon: float = 0.0
+    """Share of any query's softmax that attention was allowed to drop."""
     tensor_parallel: int
     data_parallel: int
     version: str

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from megatron_mep.attention.work import Work
 from megatron_mep.evaluation.config import EvaluationConfig, ValidationConfig
 from megatron_mep.evaluation.perplexity import DataParallel, Score, Scored, Stream, score_plan
 from megatron_mep.evaluation.plan import Plan, plans, validation_plan
@@ -28,6 +29,7 @@ class Progress:
     """Time left at that speed; too little where the windows still to come are longer and cost more a token."""
 
 
+AttentionWork = Callable[[], Work]
 Report = Callable[[Progress], None]
 Clock = Callable[[], float]
 
@@ -45,6 +47,7 @@ def evaluate_lengths(
     data_parallel: DataParallel | None = None,
     token_bytes: NDArray[np.integer] | None = None,
     report: Report = silent,
+    attention_work: AttentionWork = Work,
     clock: Clock = time.perf_counter,
 ) -> Iterator[Measurement]:
     """Every measurement of an evaluation, as each is done; each rank must take them all.
@@ -59,12 +62,16 @@ def evaluate_lengths(
         data_parallel: This rank's place among several; by default it is alone.
         token_bytes: UTF-8 bytes that each token id stands for, `[V]`; bits per byte are not known without.
         report: Hears of the progress after each batch.
+        attention_work: What attention has computed and dropped since the last call; called alike by all ranks.
         clock: Seconds.
     """
     planned = plans(config.resolved(train_length), len(stream))
     progress = _Meter(sum(plan.num_inputs for plan in planned), report, clock)
     place = data_parallel or DataParallel()
-    return (_measure(plan, score, stream, config.batch_tokens, place, token_bytes, progress) for plan in planned)
+    return (
+        _measure(plan, score, stream, config.batch_tokens, place, token_bytes, progress, attention_work)
+        for plan in planned
+    )
 
 
 def validate(
@@ -76,12 +83,14 @@ def validate(
     *,
     data_parallel: DataParallel | None = None,
     token_bytes: NDArray[np.integer] | None = None,
+    attention_work: AttentionWork = Work,
     clock: Clock = time.perf_counter,
 ) -> Measurement:
     """The measurement of a validation during training: what `evaluate_lengths` finds in `blocks` at that length."""
     plan = validation_plan(config, train_length, len(stream))
     progress = _Meter(plan.num_inputs, silent, clock)
-    return _measure(plan, score, stream, batch_tokens, data_parallel or DataParallel(), token_bytes, progress)
+    place = data_parallel or DataParallel()
+    return _measure(plan, score, stream, batch_tokens, place, token_bytes, progress, attention_work)
 
 
 class _Meter:
@@ -110,14 +119,19 @@ def _measure(
     data_parallel: DataParallel,
     token_bytes: NDArray[np.integer] | None,
     progress: _Meter,
+    attention_work: AttentionWork,
 ) -> Measurement:
+    # what went before is no part of this measurement
+    attention_work()
     start_s = progress.clock()
     scored = score_plan(plan, stream, score, batch_tokens, data_parallel, lambda tokens: progress.add(plan, tokens))
     seconds = progress.clock() - start_s
-    return measurement(plan, scored, token_bytes, seconds)
+    return measurement(plan, scored, token_bytes, seconds, attention_work())
 
 
-def measurement(plan: Plan, scored: Scored, token_bytes: NDArray[np.integer] | None, seconds: float) -> Measurement:
+def measurement(
+    plan: Plan, scored: Scored, token_bytes: NDArray[np.integer] | None, seconds: float, work: Work
+) -> Measurement:
     """The measurement that a plan's scored tokens add up to."""
     non_finite = int(np.count_nonzero(~np.isfinite(scored.nll)))
     total = None if non_finite else float(scored.nll.sum())
@@ -139,4 +153,6 @@ def measurement(plan: Plan, scored: Scored, token_bytes: NDArray[np.integer] | N
         non_finite=non_finite,
         seconds=seconds,
         tokens_per_s=plan.num_inputs / max(seconds, 1e-9),
+        attention_kept=work.kept if work.causal_pairs else None,
+        attention_dropped=work.dropped if work.causal_pairs else None,
     )

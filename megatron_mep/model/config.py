@@ -4,6 +4,7 @@ from typing import Literal
 
 from pydantic import Field, PositiveInt
 
+from megatron_mep.attention.choose import BackendName
 from megatron_mep.config.base import Config
 from megatron_mep.encodings import AnyEncoding
 from megatron_mep.encodings.mep import Mep
@@ -42,10 +43,10 @@ class ModelConfig(Config):
     """Standard deviation of initial weights; those that write to the residual stream are divided by sqrt(2 layers)."""
     encoding: AnyEncoding = Mep()
     """The positional encoding, chosen by `name`."""
-    attention_backend: Literal["auto", "reference"] = "auto"
-    """How attention is computed: chosen for the device, or the dense specification, whose memory grows as S^2."""
+    attention_backend: BackendName = "auto"
+    """How attention is computed: chosen for the device, or by name; `reference` is dense, its memory grows as S^2."""
     attention_epsilon: float = Field(0.0, ge=0, lt=1)
-    """Share of a query's softmax that may be dropped with keys too far back to matter, proved for each; 0 drops none."""
+    """Share of any query's softmax that may be dropped, proved, with keys too far back to matter; 0 drops none."""
 
     @property
     def head_size(self) -> int:

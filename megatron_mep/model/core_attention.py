@@ -1,20 +1,26 @@
 """The seam: attention with a positional encoding, in the place of Megatron-core's own core attention."""
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from typing import Any
 
 import torch
 from megatron.core.process_groups_config import ProcessGroupCollection
+from megatron.core.tensor_parallel.mappings import gather_from_sequence_parallel_region
 from megatron.core.tensor_parallel.random import get_cuda_rng_tracker
 from megatron.core.transformer.enums import AttnMaskType
 from megatron.core.transformer.module import MegatronModule
 from megatron.core.transformer.transformer_config import TransformerConfig
 from torch import Tensor
 
-from megatron_mep.attention.choose import Backend
+from megatron_mep.attention.backend import Backend
+from megatron_mep.attention.key_bias import running_sum_of
 from megatron_mep.attention.rotate import rotate
-from megatron_mep.encodings.base import DistanceBias, Encoding, Rotation
-from megatron_mep.parallel.tensor import EncodingWeights
+from megatron_mep.attention.work import Work
+from megatron_mep.encodings.base import DistanceBias, Encoding, KeyBias, LayerSizes, PositionBias, Rotation, ScoreMix
+from megatron_mep.model.cache import Cache
+from megatron_mep.parallel.tensor import EncodingWeights, shared_by
 
 
 class EncodedAttention(MegatronModule):
@@ -43,13 +49,17 @@ class EncodedAttention(MegatronModule):
         assert attention_type == "self", "a decoder has no cross attention"
         assert pg_collection is not None, "Megatron-core names the groups of a layer"
         tensor_group = pg_collection.tp
+        assert not getattr(encoding, "across_heads", False) or tensor_group.size() == 1, "heads to mix are elsewhere"
+        self._tensor_group = tensor_group
         self.layer_number = layer_number
         self.encoding = encoding
         self.scale = softmax_scale or config.kv_channels**-0.5
         self.training_backend, self.evaluation_backend = training_backend, evaluation_backend
+        self.work = Work()
+        """What a backend that drops keys has counted."""
         self.encoding_weights = EncodingWeights(
             encoding,
-            config.num_attention_heads,
+            LayerSizes(config.num_attention_heads, config.hidden_size, config.kv_channels),
             layer_number,
             seed,
             tensor_group.rank(),
@@ -62,27 +72,61 @@ class EncodedAttention(MegatronModule):
         query: Tensor,
         key: Tensor,
         value: Tensor,
-        attention_mask: Tensor | None = None,  # noqa: ARG002
+        attention_mask: Tensor | None = None,
         attn_mask_type: AttnMaskType | None = None,  # noqa: ARG002
         attention_bias: Tensor | None = None,
         packed_seq_params: Any = None,
     ) -> Tensor:
-        """Queries `[Q, B, H, D]`, keys and values `[K, B, G, D]` -> `[Q, B, H * D]`."""
+        """Queries `[Q, B, H, D]`, keys and values `[K, B, G, D]` -> `[Q, B, H * D]`.
+
+        In the place of a mask comes what `read` returned, where the encoding reads hidden states.
+        """
         assert attention_bias is None, "the encoding is the only bias"
         assert packed_seq_params is None, "packed documents are not masked here"
         num_queries, num_keys = query.shape[0], key.shape[0]
         position = torch.arange(num_keys, dtype=torch.float32, device=query.device)
-        weights = self.encoding_weights()
-        bias = None
         if isinstance(self.encoding, Rotation):
             angle = self.encoding.angles(position, query.shape[-1])
             query, key = rotate(query, angle[num_keys - num_queries :]), rotate(key, angle)
-        elif isinstance(self.encoding, DistanceBias):
-            bias = self.encoding.of_distance(position, **weights)
+        acting = self._acting(position, attention_mask)
         by_head = (tensor.permute(1, 2, 0, 3) for tensor in (query, key, value))
         with self._dropout_stream():
-            context = self.backend.attend(*by_head, bias, scale=self.scale)
+            options = {"work": self.work} if self.backend.counts_work else {}
+            context = self.backend.attend(*by_head, acting, scale=self.scale, **options)
         return context.permute(2, 0, 1, 3).flatten(2)
+
+    def read(self, hidden: Tensor, cache: Cache | None) -> Tensor:
+        """What the encoding reads off hidden states `[S, B, hidden_size]`: of all tokens, or this rank's part of them.
+
+        The running sum of all K tokens, which are the cached ones and these, then the gain of each of these if there
+        is one: `[B, H, K]` or `[B, H, K + Q]` in fp64. Gradients of the hidden states are those of all tensor ranks.
+        """
+        assert isinstance(self.encoding, KeyBias), f"{self.encoding.name} reads no hidden states"
+        hidden = (
+            gather_from_sequence_parallel_region(hidden, group=self._tensor_group)
+            if self.config.sequence_parallel
+            else shared_by(self._tensor_group, hidden)
+        )
+        weights = self.encoding_weights()
+        increments, gain = self.encoding.increments(hidden, **weights), self.encoding.gain(hidden, **weights)
+        sums = running_sum_of(increments) if cache is None else cache.sums_with(increments, self.layer_number)
+        return sums if gain is None else torch.cat((sums, gain.to(sums.dtype)), dim=-1)
+
+    def _acting(self, position: Tensor, read: Tensor | None) -> Tensor | Callable[..., Tensor] | tuple[Any, ...] | None:
+        """What the backend is given beside queries, keys and values."""
+        weights = self.encoding_weights()
+        match self.encoding:
+            case DistanceBias():
+                return self.encoding.of_distance(position, **weights)
+            case PositionBias():
+                return partial(self.encoding.of_positions, **weights)
+            case ScoreMix():
+                return partial(self.encoding.of_scores, **weights)
+            case KeyBias():
+                assert read is not None, "the layer must be built with ReadingAttention"
+                num_keys = len(position)
+                return read[..., :num_keys], read[..., num_keys:] if read.size(-1) > num_keys else None
+        return None
 
     @property
     def backend(self) -> Backend:

@@ -4,7 +4,7 @@ import math
 
 import torch
 
-from megatron_mep.encodings.base import Encoding
+from megatron_mep.encodings.base import Encoding, LayerSizes
 from megatron_mep.model.config import ModelConfig
 
 VOCABULARY_MULTIPLE = 128
@@ -51,5 +51,6 @@ def _matrices(model: ModelConfig) -> list[tuple[int, int]]:
 
 
 def _encoding_weights(encoding: Encoding, model: ModelConfig) -> int:
-    weights = encoding.weights(model.num_attention_heads, torch.Generator())
+    sizes = LayerSizes(model.num_attention_heads, model.hidden_size, model.head_size)
+    weights = encoding.layer_weights(sizes, torch.Generator())
     return sum(weight.value.numel() for weight in weights.values() if weight.learned)

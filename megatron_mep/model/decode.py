@@ -1,10 +1,10 @@
 """A model that reads on: what it has read stays in a cache of keys and values."""
 
 import torch
-from megatron.core.inference.contexts import StaticInferenceContext
 from megatron.core.models.gpt.gpt_model import GPTModel
 from torch import Tensor
 
+from megatron_mep.model.cache import Cache
 from megatron_mep.model.config import ModelConfig
 
 
@@ -19,7 +19,7 @@ class Decoder:
         assert not model.config.sequence_parallel, "a single token does not divide over the tensor ranks"
         self._model = model
         self._vocabulary_size = vocabulary_size
-        self._cache = StaticInferenceContext(batch_size, max_length)
+        self._cache = Cache(batch_size, max_length)
 
     @property
     def length(self) -> int:

@@ -12,9 +12,11 @@ from megatron.core.transformer.transformer_block import TransformerBlockSubmodul
 from megatron.core.transformer.transformer_layer import TransformerLayer, TransformerLayerSubmodules
 
 from megatron_mep.attention.choose import Backend, choose
+from megatron_mep.encodings.base import KeyBias
 from megatron_mep.model.config import ModelConfig
 from megatron_mep.model.core_attention import EncodedAttention
 from megatron_mep.model.norm import HeadNorm, Norm
+from megatron_mep.model.reading_attention import ReadingAttention
 
 
 def decoder_spec(model: ModelConfig, seed: int, dtype: torch.dtype) -> TransformerBlockSubmodules:
@@ -35,7 +37,7 @@ def decoder_spec(model: ModelConfig, seed: int, dtype: torch.dtype) -> Transform
         submodules=TransformerLayerSubmodules(
             input_layernorm=Norm,
             self_attention=ModuleSpec(
-                module=SelfAttention,
+                module=ReadingAttention if isinstance(model.encoding, KeyBias) else SelfAttention,
                 params={"attn_mask_type": AttnMaskType.causal},
                 submodules=SelfAttentionSubmodules(
                     linear_qkv=ColumnParallelLinear,
@@ -62,7 +64,9 @@ def _backend(model: ModelConfig, dtype: torch.dtype, training: bool) -> Backend:
         model.encoding,
         device_type="cuda" if torch.cuda.is_available() else "cpu",
         dtype=dtype,
+        head_size=model.head_size,
         training=training,
         dropout=model.attention_dropout,
+        epsilon=model.attention_epsilon,
         backend=model.attention_backend,
     )

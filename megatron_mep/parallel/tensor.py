@@ -7,12 +7,11 @@ import numpy as np
 import torch
 from megatron.core.dist_checkpointing.mapping import ShardedStateDict
 from megatron.core.tensor_parallel.layers import set_tensor_model_parallel_attributes
-from megatron.core.tensor_parallel.mappings import copy_to_tensor_model_parallel_region
 from megatron.core.transformer.utils import ensure_metadata_has_dp_cp_group, make_sharded_tensors_for_checkpoint
-from torch import Tensor, nn
+from torch import Tensor, distributed, nn
 from torch.distributed import ProcessGroup
 
-from megatron_mep.encodings.base import Encoding
+from megatron_mep.encodings.base import Encoding, LayerSizes
 
 
 class EncodingWeights(nn.Module):
@@ -20,7 +19,7 @@ class EncodingWeights(nn.Module):
 
     Args:
         encoding: Declares the weights.
-        num_heads: Query heads of the whole model, H.
+        sizes: Of the whole model, H its query heads.
         layer_number: The layer whose weights these are, from 1.
         seed: The run's seed; with the layer's number it decides what is drawn.
         tensor_rank: Which heads are here: `[tensor_rank * H / tensor_size, (tensor_rank + 1) * H / tensor_size)`.
@@ -33,7 +32,7 @@ class EncodingWeights(nn.Module):
     def __init__(
         self,
         encoding: Encoding,
-        num_heads: int,
+        sizes: LayerSizes,
         layer_number: int,
         seed: int,
         tensor_rank: int = 0,
@@ -41,10 +40,11 @@ class EncodingWeights(nn.Module):
         tensor_group: ProcessGroup | None = None,
     ) -> None:
         super().__init__()
+        num_heads = sizes.num_heads
         assert num_heads % tensor_size == 0, f"{tensor_size} tensor ranks cannot share {num_heads} heads"
         assert tensor_size == 1 or tensor_group is not None, "several tensor ranks need their group"
         self._tensor_group = tensor_group
-        weights = encoding.weights(num_heads, _generator(seed, layer_number))
+        weights = encoding.layer_weights(sizes, _generator(seed, layer_number))
         self._per_head = frozenset(name for name, weight in weights.items() if weight.per_head)
         for name, weight in weights.items():
             assert weight.value.dtype == torch.float32, f"weight {name} must be fp32"
@@ -77,11 +77,10 @@ class EncodingWeights(nn.Module):
         )
 
     def _as_used(self, name: str, parameter: nn.Parameter) -> Tensor:
-        shared = name not in self._per_head and self._tensor_group is not None
-        # each rank's heads give a part of a shared weight's gradient: the backward pass sums them
-        value = copy_to_tensor_model_parallel_region(parameter, self._tensor_group) if shared else parameter
+        if name not in self._per_head and self._tensor_group is not None:
+            return shared_by(self._tensor_group, parameter)
         # ZeRO 3 takes a parameter's memory away once the forward pass of its module is over
-        return value.clone()
+        return parameter.clone()
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "EncodingWeights":
         """Follow the tree above to another device, never to another dtype: slopes rounded to bf16 are other slopes."""
@@ -96,6 +95,28 @@ class EncodingWeights(nn.Module):
 def is_encoding_weight(parameter: nn.Parameter) -> bool:
     """Whether the parameter belongs to an encoding: it is fp32 in a model of any type, and takes no weight decay."""
     return getattr(parameter, "encoding_weight", False)
+
+
+def shared_by(group: ProcessGroup, tensor: Tensor) -> Tensor:
+    """A copy of a tensor that all ranks hold alike, each of which gives a part of its gradient: they are summed.
+
+    Megatron-core's `copy_to_tensor_model_parallel_region` sums no gradient that is not contiguous.
+    """
+    copy: Tensor = _Shared.apply(tensor, group)
+    return copy
+
+
+class _Shared(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, tensor: Tensor, group: ProcessGroup) -> Tensor:
+        ctx.group = group
+        return tensor.clone()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        total = gradient.clone(memory_format=torch.contiguous_format)
+        distributed.all_reduce(total, group=ctx.group)
+        return total, None
 
 
 def _parameter(value: Tensor, per_head: bool) -> nn.Parameter:

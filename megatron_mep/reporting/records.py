@@ -38,6 +38,7 @@ class Row(BaseModel):
     corpus_fingerprint: str
     precision: str
     attention_backend: str
+    attention_epsilon: float = 0.0
     tensor_parallel: int
     data_parallel: int
     version: str

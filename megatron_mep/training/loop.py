@@ -26,6 +26,7 @@ TOLD = {
     "grad_norm": ("grad norm", ".3f"),
     "tokens_per_s": ("tokens/s", ",.0f"),
     "mfu_causal": ("MFU", ".1%"),
+    "attention_kept": ("attention", ".1%"),
 }
 """The metrics that a person who waits is told, by their names and formats there."""
 
@@ -53,6 +54,8 @@ class Job:
     """Collective: a checkpoint after a step."""
     encoding_metrics: Callable[[], Metrics]
     """Collective: the encoding's learned weights."""
+    attention_metrics: Callable[[], Metrics]
+    """Collective: the share of scores that attention computed since the last call, and what it dropped."""
 
 
 def train(job: Job, done_steps: int) -> float:
@@ -94,7 +97,7 @@ def _training_metrics(job: Job, loss: Tensor, clock: "_Clock", step: int) -> Met
         metrics["grad_norm"] = float(grad_norm)
     if job.logging.peak_tflops is not None:
         metrics["mfu_causal"] = tflops / job.logging.peak_tflops
-    return metrics
+    return metrics | job.attention_metrics()
 
 
 def _record(job: Job, step: int, metrics: Metrics, left_s: float) -> None:

@@ -1,17 +1,24 @@
 """Which backend serves what, and what a user is told where none does."""
 
+import sys
 from typing import ClassVar
+from unittest.mock import MagicMock
 
 import pytest
 import torch
 from torch import Tensor
 
-from megatron_mep.attention.choose import Backend, choose
+from megatron_mep.attention import rows
+from megatron_mep.attention.backend import Backend
+from megatron_mep.attention.choose import choose
+from megatron_mep.attention.position_bias import position_bias_attention
 from megatron_mep.attention.reference import dense_attention
-from megatron_mep.attention.toeplitz import toeplitz_attention
+from megatron_mep.attention.score_mix import score_mix_attention
+from megatron_mep.attention.work import Work
 from megatron_mep.config.errors import ConfigError
 from megatron_mep.encodings.base import DistanceBias, Encoding, Rotation, Weight
 from tests.attention.oracle import SCALE, Shape, attend_by_query, random_inputs
+from tests.encodings.examples import Cable, Cope, Dape, Fire, Fox
 
 
 class Nothing(Encoding):
@@ -41,7 +48,7 @@ class LearnedFalling(Falling):
 
 
 def chosen(encoding: Encoding, **changes: object) -> Backend:
-    asked = {"device_type": "cpu", "dtype": torch.float32, "training": True, "dropout": 0.0}
+    asked = {"device_type": "cpu", "dtype": torch.float32, "head_size": 64, "training": True, "dropout": 0.0}
     return choose(encoding, **(asked | changes))
 
 
@@ -56,8 +63,26 @@ def test_encodings_without_a_bias_are_plain_on_any_device(encoding, device_type)
 @pytest.mark.parametrize(("encoding", "kind"), [(Falling(), "fixed"), (LearnedFalling(), "learned")])
 def test_a_bias_by_distance_is_toeplitz_on_a_cpu(encoding, kind):
     backend = chosen(encoding)
-    assert (backend.name, backend.attend) == ("toeplitz", toeplitz_attention)
-    assert backend.reason.startswith(f"{kind} bias by distance on a CPU")
+    assert backend.name == "toeplitz"
+    assert backend.reason.startswith(f"{kind} bias by distance on a CPU: exact")
+    assert not backend.counts_work
+
+
+def test_a_bias_by_distance_drops_what_it_may():
+    backend = chosen(Falling(), epsilon=1e-3)
+    assert "drops at most 0.001 of any softmax" in backend.reason
+    assert backend.counts_work
+    query, key, value, bias, _ = random_inputs(Shape(1, 2, 2, 600, 600))
+    work = Work()
+    backend.attend(query, key, value, bias, scale=SCALE, work=work)
+    assert work.kept < 1
+    assert 0 < work.dropped <= 1e-3
+
+
+def test_nothing_else_drops_anything():
+    assert not chosen(Nothing(), epsilon=1e-3).counts_work
+    with pytest.raises(ConfigError, match="attention_epsilon"):
+        chosen(Falling(), epsilon=1e-3, backend="reference")
 
 
 def test_half_precision_is_told_what_its_backward_pass_computes_in():
@@ -73,13 +98,34 @@ def test_reference_serves_everything_when_it_is_named(encoding, device_type):
     assert "4096 positions" in backend.reason
 
 
-def test_a_bias_on_cuda_is_refused_unless_the_reference_is_named():
+def test_a_bias_on_cuda_has_kernels_of_its_own(monkeypatch):
+    assert chosen(Falling(), device_type="cuda").name == "flex"
+    monkeypatch.setattr(rows, "package_is_there", lambda name: name == "triton")
+    monkeypatch.setitem(sys.modules, "megatron_mep.attention.triton_toeplitz", MagicMock())
+    assert chosen(LearnedFalling(), device_type="cuda").name == "triton"
+    assert chosen(Falling(), device_type="cuda", backend="triton").name == "triton"
+    assert chosen(LearnedFalling(), device_type="cuda", head_size=80).name == "flex"
+
+
+@pytest.mark.parametrize(
+    ("backend", "asked", "rule"),
+    [
+        ("triton", {}, "computes on cuda, not on cpu"),
+        ("flex", {}, "computes on cuda, not on cpu"),
+        ("toeplitz", {"device_type": "cuda"}, "computes on cpu, not on cuda"),
+        ("triton", {"device_type": "cuda", "head_size": 80}, "computes heads of size 16, 32, 64, 128, not 80"),
+        ("flex", {"device_type": "cuda", "head_size": 8}, "computes heads of size 16 and more, not 8"),
+    ],
+)
+def test_a_backend_that_is_named_serves_or_is_refused(backend, asked, rule):
     with pytest.raises(ConfigError) as refusal:
-        chosen(Falling(), device_type="cuda")
-    (mistake,) = refusal.value.mistakes
-    assert (mistake.key, mistake.value) == ("model.attention_backend", "auto")
-    assert "must be reference on cuda under falling" in mistake.rule
-    assert "4096 positions" in mistake.remedy
+        chosen(Falling(), backend=backend, **asked)
+    assert rule in [mistake.rule for mistake in refusal.value.mistakes]
+    assert all(mistake.key == "model.attention_backend" for mistake in refusal.value.mistakes)
+
+
+def test_a_name_for_biases_stands_aside_where_there_is_none():
+    assert chosen(Turning(), backend="flex").name == "plain"
 
 
 @pytest.mark.parametrize("backend", ["auto", "reference"])
@@ -98,7 +144,7 @@ def test_dropout_is_nothing_outside_training():
 
 def test_all_that_stands_against_a_backend_is_told_at_once():
     with pytest.raises(ConfigError) as refusal:
-        chosen(Falling(), device_type="cuda", dropout=0.1)
+        chosen(Falling(), device_type="cuda", dropout=0.1, backend="toeplitz")
     keys = [mistake.key for mistake in refusal.value.mistakes]
     assert keys == ["model.attention_dropout", "model.attention_backend"]
 
@@ -120,3 +166,35 @@ def test_every_backend_is_called_alike(encoding, backend):
     actual = chosen(encoding, backend=backend).attend(query, key, value, given, scale=SCALE)
     exact = attend_by_query(query, key, value, 0 * bias if given is None else bias)
     torch.testing.assert_close(actual, exact)
+
+
+needing_scores = pytest.mark.parametrize("encoding", [Fire(), Fox(), Cable(), Cope(), Dape()])
+
+
+@needing_scores
+@pytest.mark.parametrize("device_type", ["cpu", "cuda"])
+def test_what_needs_the_scores_is_chunked_on_any_device(encoding, device_type):
+    backend = chosen(encoding, device_type=device_type, dtype=torch.bfloat16)
+    assert backend.name == "chunked"
+    assert encoding.name in backend.reason
+    assert "fp32" in backend.reason
+    assert "fp32" not in chosen(encoding).reason
+
+
+@needing_scores
+def test_what_needs_the_scores_is_told_apart_from_biases_by_distance(encoding):
+    with pytest.raises(ConfigError) as refusal:
+        chosen(encoding, backend="reference", dropout=0.1)
+    keys = [mistake.key for mistake in refusal.value.mistakes]
+    assert keys == ["model.attention_dropout", "model.attention_backend"]
+    assert f"must be auto under {encoding.name}" in refusal.value.mistakes[1].rule
+
+
+def test_the_kind_says_which_function_attends():
+    assert chosen(Fire()).attend is position_bias_attention
+    assert chosen(Cope()).attend is score_mix_attention
+    query, key, value, *_ = random_inputs(Shape(1, 2, 2, 3, 5))
+    falling = torch.arange(5.0).expand(1, 2, 5)
+    for gain in (None, torch.ones(1, 2, 3)):
+        actual = chosen(Fox()).attend(query, key, value, (falling, gain), scale=SCALE)
+        torch.testing.assert_close(actual, attend_by_query(query, key, value, -torch.arange(5.0).expand(2, 5)))

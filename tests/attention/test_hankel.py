@@ -86,7 +86,7 @@ def test_the_first_entry_is_the_largest_distance():
     assert vector[0, first_entry(tile, 9)] == 7 - 2
 
 
-BAND = Tile(slice(1, 3), slice(0, 5), position=4, count=3)
+BAND = Tile(slice(1, 3), slice(0, 5), position=4, num_tiles=3)
 
 
 def test_the_tiles_of_a_band_have_one_mask():

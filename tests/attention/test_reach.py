@@ -40,7 +40,7 @@ class Recorded(Work):
     tiles: list[Tile]
 
     def add(self, tiles: Iterable[Tile], query_shape: tuple[int, ...], num_keys: int, dropped: float) -> None:
-        self.tiles = [tile.moved(step) for tile in tiles for step in range(tile.count)]
+        self.tiles = [tile.moved(step) for tile in tiles for step in range(tile.num_tiles)]
         super().add(tiles, query_shape, num_keys, dropped)
 
 

@@ -55,7 +55,7 @@ def test_a_query_sees_itself_in_its_first_tile(num_rows, block_rows):
 def test_pairs_of_a_tile_leave_out_the_future():
     assert Tile(slice(0, 3), slice(2, 7), position=6).num_pairs == 3 + 4 + 5
     assert Tile(slice(0, 3), slice(0, 4), position=6).num_pairs == 3 * 4
-    assert Tile(slice(0, 3), slice(2, 7), position=6, count=4).num_pairs == 4 * 12
+    assert Tile(slice(0, 3), slice(2, 7), position=6, num_tiles=4).num_pairs == 4 * 12
 
 
 def test_heads_read_the_keys_of_their_groups():
@@ -66,7 +66,7 @@ def test_heads_read_the_keys_of_their_groups():
 
 
 def test_a_band_is_its_tiles_one_after_the_other():
-    band = Tile(slice(4, 6), slice(1, 6), position=5, heads=slice(0, 2), count=3)
+    band = Tile(slice(4, 6), slice(1, 6), position=5, heads=slice(0, 2), num_tiles=3)
     tiles = [band.moved(step) for step in range(3)]
     assert tiles == [
         Tile(slice(4, 6), slice(1, 6), position=5, heads=slice(0, 2)),
@@ -86,5 +86,5 @@ def test_what_makes_no_band_stays_apart():
 def test_bands_are_no_longer_than_asked():
     first = Tile(slice(0, 2), slice(0, 2), position=1)
     bands = list(in_bands([first.moved(step) for step in range(5)], longest=2))
-    assert [band.count for band in bands] == [2, 2, 1]
+    assert [band.num_tiles for band in bands] == [2, 2, 1]
     assert [band.rows.start for band in bands] == [0, 4, 8]

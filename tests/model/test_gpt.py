@@ -4,13 +4,13 @@ from typing import Any
 
 import pytest
 import torch
-from megatron.core.inference.contexts import StaticInferenceContext
 from torch import Tensor, distributed, nn
 from torch.distributed import ProcessGroup
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from megatron_mep.config.errors import ConfigError
+from megatron_mep.model.cache import Cache
 from megatron_mep.model.gpt import build_model
 from megatron_mep.model.in_force import encoded_layers
 from megatron_mep.parallel.config import ParallelConfig
@@ -28,6 +28,10 @@ ENCODINGS: dict[str, dict[str, Any]] = {
     "alibi": {"name": "alibi"},
     "rope": {"name": "rope"},
     "nope": {"name": "nope"},
+    "fire": {"name": "tests.encodings.examples:Fire", "threshold": 8.5},
+    "fox": {"name": "tests.encodings.examples:Fox"},
+    "cable": {"name": "tests.encodings.examples:Cable"},
+    "cope": {"name": "tests.encodings.examples:Cope"},
 }
 MODELS: dict[str, dict[str, Any]] = {
     **{name: {"encoding": encoding} for name, encoding in ENCODINGS.items()},
@@ -99,7 +103,7 @@ def _results(model: nn.Module, tensor_group: ProcessGroup) -> Results:
         weight, gradient = (whole(shards, parameter) for shards in zip(*(part[name] for part in parts), strict=True))
         results[f"weight {name}"] = weight
         if is_encoding_weight(parameter):
-            encoding.append(gradient)
+            encoding.append(gradient.flatten())
         else:
             results[f"gradient {name}"] = gradient
     # a number for each head is too few to tell from plain PyTorch how far rounding takes it
@@ -142,7 +146,11 @@ def test_recomputed_activations_change_nothing():
 def _recompute():
     here = joined(tensor=2)
     layout = ParallelConfig(tensor=2, sequence=True)
-    dropping = ({"encoding": LEARNED, "hidden_dropout": 0.1}, {"encoding": {"name": "rope"}, "attention_dropout": 0.1})
+    dropping: tuple[dict[str, Any], ...] = (
+        {"encoding": LEARNED, "hidden_dropout": 0.1},
+        {"encoding": {"name": "rope"}, "attention_dropout": 0.1},
+        *({"encoding": ENCODINGS[name], "hidden_dropout": 0.1} for name in ("fire", "cable", "cope")),
+    )
     # how often core attention and feed-forward run in each of the two layers
     runs = {"none": (1, 1), "selective": (2, 1), "full": (2, 2)}
     for changes in dropping:
@@ -188,15 +196,16 @@ def _attention_dropout():
 
 
 def test_cached_keys_give_the_logits_of_a_full_forward():
-    run(_cached, 2)
+    run(_cached, 2, 2, ENCODINGS)
+    run(_cached, 1, 1, {"dape": {"name": "tests.encodings.examples:Dape"}})
 
 
-def _cached():
-    joined(tensor=2)
+def _cached(tensor: int, encodings: dict[str, dict[str, Any]]):
+    joined(tensor=tensor)
     tokens = samples(0, 2)
-    for name, encoding in ENCODINGS.items():
-        model = built(ParallelConfig(tensor=2), encoding=encoding, num_query_groups=2).eval()
-        context = StaticInferenceContext(len(tokens), SEQ_LENGTH)
+    for name, encoding in encodings.items():
+        model = built(ParallelConfig(tensor=tensor), encoding=encoding, num_query_groups=2).eval()
+        context = Cache(len(tokens), SEQ_LENGTH)
         context.materialize_only_last_token_logits = False
         with torch.no_grad():
             # a prompt, a chunk, single steps
@@ -207,7 +216,7 @@ def _cached():
         assert_within_budget(torch.cat(cached, dim=1), plain, exact, name)
 
 
-def _next(model: nn.Module, tokens: Tensor, context: StaticInferenceContext) -> Tensor:
+def _next(model: nn.Module, tokens: Tensor, context: Cache) -> Tensor:
     logits = model(tokens, None, None, inference_context=context, runtime_gather_output=True)
     context.sequence_len_offset += tokens.size(1)
     return logits

@@ -11,11 +11,12 @@ from torch import Tensor, distributed, nn
 from torch.distributed import ProcessGroup
 
 from megatron_mep.checkpoint.writer import write_in_this_process
-from megatron_mep.encodings.base import Encoding, Weight
-from megatron_mep.parallel.tensor import EncodingWeights, is_encoding_weight
+from megatron_mep.encodings.base import Encoding, LayerSizes, Weight
+from megatron_mep.parallel.tensor import EncodingWeights, is_encoding_weight, shared_by
 from tests.support.distributed import joined, run
 
 NUM_HEADS = 4
+SIZES = LayerSizes(NUM_HEADS, hidden_size=16, head_size=4)
 NUM_LAYERS = 3
 
 
@@ -42,7 +43,7 @@ def score(slope: Tensor, base: Tensor, mix: Tensor, scale: Tensor) -> Tensor:
 
 def weights_of(tensor_rank: int = 0, tensor_size: int = 1, layer_number: int = 1, seed: int = 0) -> EncodingWeights:
     return EncodingWeights(
-        Toy(name="toy"), NUM_HEADS, layer_number, seed, tensor_rank, tensor_size, Mock(spec=ProcessGroup)
+        Toy(name="toy"), SIZES, layer_number, seed, tensor_rank, tensor_size, Mock(spec=ProcessGroup)
     )
 
 
@@ -126,7 +127,7 @@ def test_gradients_are_those_of_one_rank_with_all_heads():
 
 def _gradients():
     here = joined(tensor=2)
-    weights = EncodingWeights(Toy(name="toy"), NUM_HEADS, 1, 0, here.tensor_rank, 2, here.tensor_group)
+    weights = EncodingWeights(Toy(name="toy"), SIZES, 1, 0, here.tensor_rank, 2, here.tensor_group)
     per_head = torch.tensor([1.0, -2.0, 3.0, 0.5])
     mine = slice(2 * here.tensor_rank, 2 * here.tensor_rank + 2)
     (score(**{name: value.double() for name, value in weights().items()}) * per_head[mine]).sum().backward()
@@ -160,7 +161,7 @@ def test_a_checkpoint_loads_at_another_tensor_size(tmp_path: Path):
 def _layers(seed: int, tensor: int) -> list[EncodingWeights]:
     here = joined(tensor=tensor)
     return [
-        EncodingWeights(Toy(name="toy"), NUM_HEADS, layer + 1, seed, here.tensor_rank, tensor, here.tensor_group)
+        EncodingWeights(Toy(name="toy"), SIZES, layer + 1, seed, here.tensor_rank, tensor, here.tensor_group)
         for layer in range(NUM_LAYERS)
     ]
 
@@ -188,3 +189,16 @@ def _load(folder: Path, tensor: int) -> None:
         rank = distributed.get_rank() % tensor
         for name, value in weights_of(rank, tensor, number + 1, seed=1).state_dict().items():
             assert torch.equal(layer.state_dict()[name], value)
+
+
+def test_gradients_of_what_ranks_share_are_summed_in_any_layout():
+    run(_shared, 2)
+
+
+def _shared():
+    here = joined(tensor=2)
+    tensor = torch.ones(2, 3, requires_grad=True)
+    part = torch.tensor([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]]) * (1 + here.tensor_rank)
+    (shared_by(here.tensor_group, tensor).T * part.T.contiguous()).sum().backward()
+    assert tensor.grad is not None
+    assert tensor.grad.tolist() == [[3.0, 6.0, 9.0], [12.0, 15.0, 18.0]]

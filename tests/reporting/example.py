@@ -31,6 +31,7 @@ def result(run: str, length: int, perplexity: float, *, minutes: int = 0, **chan
         "corpus_fingerprint": "c" * 64,
         "precision": "fp32",
         "attention_backend": "toeplitz",
+        "attention_epsilon": 1e-6,
         "tensor_parallel": 2,
         "data_parallel": 1,
         "version": "0.1.0",
@@ -49,6 +50,8 @@ def result(run: str, length: int, perplexity: float, *, minutes: int = 0, **chan
         "non_finite": int(nll is None),
         "seconds": 1.0,
         "tokens_per_s": 4096.0,
+        "attention_kept": 0.25,
+        "attention_dropped": 5e-7,
     } | changes
     facts = ModelFacts(**{name: values[name] for name in ModelFacts.model_fields})
     measurement = Measurement(**{name: values[name] for name in Measurement.model_fields})

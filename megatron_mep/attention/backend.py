@@ -1,0 +1,87 @@
+"""What a way to compute attention says of itself: what it serves, what stands against it, and how it is called."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from megatron_mep.config.errors import Mistake
+from megatron_mep.encodings.base import Encoding
+
+Attend = Callable[..., Tensor]
+"""`attend(query [B, H, Q, D], key [B, G, K, D], value, bias, scale=...)`, the queries being the last of the positions.
+
+What `bias` is depends on the kind of encoding: `None`; by distance, `[H, N >= K]`; or a function, see the backend.
+"""
+
+
+@dataclass(frozen=True)
+class Backend:
+    """A way to compute attention that serves all that was asked for."""
+
+    name: str
+    reason: str
+    """Why it was chosen and what it costs, for the line at start-up."""
+    attend: Attend
+    counts_work: bool = False
+    """Whether `attend` takes `work=Work()` and adds to it what it computed and dropped."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """What is asked of a backend."""
+
+    encoding: Encoding
+    device_type: str
+    dtype: torch.dtype
+    head_size: int
+    training: bool
+    dropout: float
+    """What acts: 0 outside training."""
+    epsilon: float
+    """Share of a row's softmax that may be dropped."""
+
+
+class Row(ABC):
+    """One backend in the table that `choose` reads."""
+
+    name: ClassVar[str]
+    automatic: ClassVar[bool] = True
+    """Whether it may be chosen without being named."""
+    computes_on: ClassVar[str | None] = None
+    """The only type of device on which it computes."""
+
+    def rank(self, request: Request) -> int:  # noqa: ARG002
+        """Of several that serve, those of the lowest rank come first."""
+        return 0
+
+    @abstractmethod
+    def knows(self, encoding: Encoding) -> bool:
+        """Whether it can compute this kind of encoding somewhere."""
+
+    @abstractmethod
+    def mistakes(self, request: Request) -> list[Mistake]:
+        """What stands against it; empty where it serves."""
+
+    @abstractmethod
+    def reason(self, request: Request) -> str:
+        """Why it serves."""
+
+    @abstractmethod
+    def attend(self, request: Request) -> Attend:
+        """The function to call."""
+
+    def counts_work(self, request: Request) -> bool:  # noqa: ARG002
+        """Whether the function takes `work`."""
+        return False
+
+
+def no_dropout(request: Request, name: str) -> list[Mistake]:
+    """The mistake of asking for dropout where none can be had."""
+    if not request.dropout:
+        return []
+    rule = f"must be 0 in training under {request.encoding.name}: {name} attention drops no weights"
+    return [Mistake("model.attention_dropout", request.dropout, rule, "set it to 0, or use model.hidden_dropout")]

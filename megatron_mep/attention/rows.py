@@ -1,0 +1,216 @@
+"""The backends: for each, what it serves and what it says at start-up."""
+
+import importlib.util
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from megatron_mep.attention.backend import Attend, Request, Row, no_dropout
+from megatron_mep.attention.flex import FlexAttention, Kernel, flash_is_installed, flex_mistakes, kernel_for
+from megatron_mep.attention.key_bias import key_bias_attention
+from megatron_mep.attention.plain import plain_attention
+from megatron_mep.attention.position_bias import position_bias_attention
+from megatron_mep.attention.reference import MAX_DENSE_POSITIONS, dense_attention
+from megatron_mep.attention.score_mix import score_mix_attention
+from megatron_mep.attention.static import StaticWindows
+from megatron_mep.attention.toeplitz import toeplitz_attention
+from megatron_mep.config.errors import Mistake
+from megatron_mep.encodings.base import DistanceBias, Encoding, KeyBias, PositionBias, ScoreMix
+
+KEY = "model.attention_backend"
+TRITON_HEAD_SIZES = (16, 32, 64, 128)
+
+
+class Plain(Row):
+    """Torch's scaled dot product attention."""
+
+    name = "plain"
+
+    def knows(self, encoding: Encoding) -> bool:  # noqa: D102
+        return not isinstance(encoding, DistanceBias | PositionBias | KeyBias | ScoreMix)
+
+    def mistakes(self, request: Request) -> list[Mistake]:  # noqa: ARG002, D102
+        return []
+
+    def reason(self, request: Request) -> str:  # noqa: D102
+        why = f"{request.encoding.name} adds nothing to the scores: torch's scaled dot product attention"
+        if request.dropout and request.device_type == "cpu":
+            return f"{why}; for dropout torch holds all scores on a CPU"
+        return why
+
+    def attend(self, request: Request) -> Attend:  # noqa: D102
+        return partial(plain_attention, dropout=request.dropout)
+
+
+class OfDistance(Row):
+    """A backend of biases by distance, which may leave out keys too far back to matter."""
+
+    def knows(self, encoding: Encoding) -> bool:  # noqa: D102
+        return isinstance(encoding, DistanceBias)
+
+    def counts_work(self, request: Request) -> bool:  # noqa: D102
+        return request.epsilon > 0
+
+    def mistakes(self, request: Request) -> list[Mistake]:  # noqa: D102
+        mistakes = no_dropout(request, self.name)
+        if request.device_type != self.computes_on:
+            rule = f"computes on {self.computes_on}, not on {request.device_type}"
+            mistakes.append(Mistake(KEY, self.name, rule, "set it to auto"))
+        return mistakes
+
+    def told(self, request: Request, how: str) -> str:
+        """The reason: what is computed how, and what is dropped."""
+        bias = "learned" if request.encoding.learned else "fixed"
+        exact = f"drops at most {request.epsilon:g} of any softmax" if request.epsilon else "exact"
+        return f"{bias} bias by distance {how}: {exact}, memory linear in the length"
+
+
+class Toeplitz(OfDistance):
+    """Torch's flash kernel tile by tile."""
+
+    name = "toeplitz"
+    computes_on = "cpu"
+
+    def reason(self, request: Request) -> str:  # noqa: D102
+        precision = "" if request.dtype.itemsize >= torch.float32.itemsize else ", backward pass in fp32"
+        return self.told(request, "on a CPU") + precision
+
+    def attend(self, request: Request) -> Attend:  # noqa: D102
+        return partial(toeplitz_attention, epsilon=request.epsilon)
+
+
+class Triton(OfDistance):
+    """Our own kernels."""
+
+    name = "triton"
+    computes_on = "cuda"
+
+    def rank(self, request: Request) -> int:  # noqa: D102
+        return 0 if request.encoding.learned else 1
+
+    def mistakes(self, request: Request) -> list[Mistake]:  # noqa: D102
+        mistakes = super().mistakes(request)
+        if not package_is_there("triton"):
+            mistakes.append(Mistake(KEY, self.name, "needs the package triton", "pip install 'megatron-mep[gpu]'"))
+        if request.head_size not in TRITON_HEAD_SIZES:
+            sizes = ", ".join(map(str, TRITON_HEAD_SIZES))
+            rule = f"computes heads of size {sizes}, not {request.head_size}"
+            mistakes.append(Mistake(KEY, self.name, rule, "set it to flex"))
+        return mistakes
+
+    def reason(self, request: Request) -> str:  # noqa: D102
+        return self.told(request, "on a GPU, by kernels that no GPU has run yet")
+
+    def attend(self, request: Request) -> Attend:  # noqa: D102
+        # Triton is there on machines with a GPU alone
+        from megatron_mep.attention.triton_toeplitz import triton_toeplitz_attention
+
+        return StaticWindows(triton_toeplitz_attention, request.epsilon, on_host=False)
+
+
+class Flex(OfDistance):
+    """Torch's FlexAttention."""
+
+    name = "flex"
+    computes_on = "cuda"
+
+    def rank(self, request: Request) -> int:  # noqa: D102
+        # a bias that learns gets its gradient by atomic additions there
+        return 1 if request.encoding.learned else 0
+
+    def mistakes(self, request: Request) -> list[Mistake]:  # noqa: D102
+        mistakes = super().mistakes(request)
+        mistakes += flex_mistakes(
+            device_type=request.device_type,
+            gradients=request.training,
+            learned=request.encoding.learned,
+            deterministic=torch.are_deterministic_algorithms_enabled(),
+        )
+        if request.head_size < 16:
+            rule = f"computes heads of size 16 and more, not {request.head_size}"
+            mistakes.append(Mistake(KEY, self.name, rule, "set it to reference, or choose fewer heads"))
+        return mistakes
+
+    def reason(self, request: Request) -> str:  # noqa: D102
+        order = ", its gradient added up in no fixed order" if request.encoding.learned and request.training else ""
+        how = f"on a GPU, by FlexAttention, not run on one yet, {_kernel(request).reason}"
+        return self.told(request, how) + order
+
+    def attend(self, request: Request) -> Attend:  # noqa: D102
+        return StaticWindows(FlexAttention(_kernel(request)), request.epsilon, on_host=True)
+
+
+class Chunked(Row):
+    """A chunk of queries at a time, its scores written out."""
+
+    name = "chunked"
+
+    def knows(self, encoding: Encoding) -> bool:  # noqa: D102
+        return isinstance(encoding, PositionBias | KeyBias | ScoreMix)
+
+    def mistakes(self, request: Request) -> list[Mistake]:  # noqa: D102
+        return no_dropout(request, self.name)
+
+    def reason(self, request: Request) -> str:  # noqa: D102
+        precision = "" if request.dtype.itemsize >= torch.float32.itemsize else ", computed in fp32"
+        acts = f"{request.encoding.name} acts on each pair of a query and a key"
+        return f"{acts}: exact, a chunk of queries at a time, memory linear in the length{precision}"
+
+    def attend(self, request: Request) -> Attend:  # noqa: D102
+        if isinstance(request.encoding, KeyBias):
+            return attend_with_sums
+        return position_bias_attention if isinstance(request.encoding, PositionBias) else score_mix_attention
+
+
+def package_is_there(name: str) -> bool:
+    """Whether a package can be imported; it is not."""
+    return importlib.util.find_spec(name) is not None
+
+
+def attend_with_sums(
+    query: Tensor, key: Tensor, value: Tensor, sums_and_gain: tuple[Tensor, Tensor | None], *, scale: float
+) -> Tensor:
+    """`key_bias_attention`, its running sum and gain as one argument."""
+    return key_bias_attention(query, key, value, *sums_and_gain, scale=scale)
+
+
+class Reference(Row):
+    """The dense specification."""
+
+    name = "reference"
+    automatic = False
+
+    def knows(self, encoding: Encoding) -> bool:  # noqa: ARG002, D102
+        return True
+
+    def mistakes(self, request: Request) -> list[Mistake]:  # noqa: D102
+        mistakes = no_dropout(request, self.name)
+        if isinstance(request.encoding, PositionBias | KeyBias | ScoreMix):
+            rule = f"must be auto under {request.encoding.name}: reference attention serves biases by distance alone"
+            mistakes.append(Mistake(KEY, self.name, rule, "set it to auto"))
+        if request.epsilon:
+            rule = "must be 0 with the dense reference, which drops nothing"
+            mistakes.append(Mistake("model.attention_epsilon", request.epsilon, rule, f"set it to 0, or {KEY} to auto"))
+        return mistakes
+
+    def reason(self, request: Request) -> str:  # noqa: ARG002, D102
+        return f"asked for: dense, memory quadratic in the length, up to {MAX_DENSE_POSITIONS} positions"
+
+    def attend(self, request: Request) -> Attend:  # noqa: ARG002, D102
+        return dense_attention
+
+
+def _kernel(request: Request) -> Kernel:
+    """FlexAttention's kernel on the present device."""
+    return kernel_for(
+        learned=request.encoding.learned,
+        dtype=request.dtype,
+        capability=torch.cuda.get_device_capability() if torch.cuda.is_available() else None,
+        flash_installed=flash_is_installed(),
+        deterministic=torch.are_deterministic_algorithms_enabled(),
+    )
+
+
+ROWS: tuple[Row, ...] = (Plain(), Toeplitz(), Triton(), Flex(), Chunked(), Reference())
+"""In order of preference, where ranks are equal."""
