@@ -37,15 +37,10 @@ def mask_of(tile: Tile, vector: Tensor, num_keys: int) -> Tensor:
 
 
 def rows_of(tensor: Tensor, tile: Tile) -> Tensor:
-    """The queries of a tile from the last to the first: of `[B, H, Q, ...]`, or of `[H, Q, ...]` as a band's batch."""
+    """The queries of a tile, a view: of `[B, H, Q, ...]`, or of `[H, Q, ...]` as a band's batch."""
     if tile.num_tiles == 1:
-        return tensor[:, :, tile.rows].flip(2)
-    return tensor[:, tile.all_rows].unflatten(1, (tile.num_tiles, -1)).flip(2).transpose(0, 1)
-
-
-def in_order(rows: Tensor, tile: Tile) -> Tensor:
-    """The inverse of `rows_of`: `[B, H, rows, ...]`, or `[H, all rows, ...]` for a band."""
-    return rows.flip(2) if tile.num_tiles == 1 else rows.flip(2).transpose(0, 1).flatten(1, 2)
+        return tensor[:, :, tile.rows]
+    return tensor[:, tile.all_rows].unflatten(1, (tile.num_tiles, -1)).transpose(0, 1)
 
 
 def keys_of(tensor: Tensor, tile: Tile) -> Tensor:

@@ -28,7 +28,7 @@ NUM_NEAR = 64
 """Keys before a block that it attends to first."""
 STEP = 64
 """Keys by which a block walks on."""
-BAND = 16
+BAND = 4
 """Blocks that walk equally far, since they are computed at once."""
 NUM_SINKS = 32
 """Keys at the beginning that are computed for all blocks, where they hold a sink."""
@@ -44,7 +44,9 @@ class Reach:
     def __init__(self, query: Tensor, key: Tensor, tails: Tensor, scale: float, epsilon: float, num_rows: int) -> None:
         self._num_rows, self._log_epsilon = num_rows, math.log(epsilon) - ROUNDING
         self._group_size = query.size(1) // key.size(1)
-        self._tails = tails.to(torch.promote_types(query.dtype, torch.float32))
+        # the first block may have fewer rows, and then there are none before it
+        tails = tails.to(torch.promote_types(query.dtype, torch.float32))
+        self._tails = torch.cat((tails[:, :1].expand(-1, num_rows), tails), dim=1)
         self._bound = _ScoreBound(query, key, scale, num_rows)
         self._near = [
             _near_tile(block, self._bound.num_sinks) for block in _blocks(query.size(2), key.size(2), num_rows)
@@ -87,10 +89,9 @@ class Reach:
     def _sink_tiles(self) -> Iterator[Tile]:
         """The sinks, for all blocks whose near tile does not hold them."""
         num_sinks = self._bound.num_sinks
-        beyond = [near for near in self._near if near.keys.start] if num_sinks else []
-        for start in range(0, len(beyond), BAND):
-            first, last = beyond[start], beyond[min(start + BAND, len(beyond)) - 1]
-            yield last._replace(rows=slice(first.rows.start, last.rows.stop), keys=slice(0, num_sinks))
+        for near in self._near:
+            if near.keys.start and num_sinks:
+                yield near._replace(keys=slice(0, num_sinks))
 
     def _first_keys(self, logsumexp: Tensor) -> Tensor:
         """The first key that each head of each block looks at, `[H, blocks]`, by bisection: the bound falls with it."""
@@ -112,10 +113,10 @@ class Reach:
 
     def _log_dropped(self, first: Tensor, logsumexp: Tensor) -> Tensor:
         """The logarithm of what a block drops at most by looking at no key before `first`: `[H, blocks]`."""
-        last = torch.tensor([near.position for near in self._near])[:, None]
-        position = last - torch.arange(self._num_rows).flip(0)
-        distance = (position - first[..., None] + 1).clamp(min=0)  # [H, blocks, rows]
-        tail = self._tails.gather(1, distance.flatten(1)).view_as(distance)
+        # row r of a block has the tail from `nearest + r` on
+        nearest = torch.tensor([near.position for near in self._near]) - self._num_rows + 2 - first
+        heads = torch.arange(first.size(0))[:, None]
+        tail = self._tails.unfold(1, self._num_rows, 1)[heads, nearest + self._num_rows]  # [H, blocks, rows]
         worst = (self._bound(first) - logsumexp + tail).amax(dim=(0, 3))
         return torch.where(first > self._bound.num_sinks, worst, -torch.inf)
 

@@ -10,7 +10,6 @@ from megatron_mep.attention.hankel import (
     add_to_keys,
     diagonal_sums,
     first_entry,
-    in_order,
     keys_of,
     mask_of,
     mask_vector,
@@ -44,12 +43,12 @@ def fixed_backward(
         mask = mask_of(tile, vector[tile.heads], num_keys)
         for sample in range(query.size(0)) if tile.num_tiles > 1 else (ALL,):
             grad_q, grad_k, grad_v = _tile_backward(
-                [rows_of(tensor[sample, tile.heads], tile).to(dtype) for tensor in by_row],
+                [rows_of(tensor[sample, tile.heads], tile).flip(2).to(dtype) for tensor in by_row],
                 [keys_of(tensor[sample, groups], tile) for tensor in by_key],
                 mask,
                 scale,
             )
-            grads[0][sample, tile.heads, tile.all_rows] += in_order(grad_q, tile)
+            rows_of(grads[0][sample, tile.heads], tile).add_(grad_q.flip(2))
             add_to_keys(grads[1][sample, groups], tile, grad_k)
             add_to_keys(grads[2][sample, groups], tile, grad_v)
     return grads[0].to(query.dtype), grads[1].to(key.dtype), grads[2].to(value.dtype)
