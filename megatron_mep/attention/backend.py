@@ -43,6 +43,12 @@ class Request:
     """What acts: 0 outside training."""
     epsilon: float
     """Share of a row's softmax that may be dropped."""
+    backend: str
+    """`model.attention_backend`."""
+
+    def against(self, rule: str, remedy: str) -> Mistake:
+        """A mistake in the choice of the backend."""
+        return Mistake("model.attention_backend", self.backend, rule, remedy)
 
 
 class Row(ABC):

@@ -36,7 +36,8 @@ def choose(
         backend: `model.attention_backend`. A name other than `auto` is refused where that backend does not serve, and
             stands aside for encodings of another kind, such as those without a bias.
     """
-    request = Request(encoding, device_type, dtype, head_size, training, dropout if training else 0.0, epsilon)
+    acting = dropout if training else 0.0
+    request = Request(encoding, device_type, dtype, head_size, training, acting, epsilon, backend)
     knowing = sorted((row for row in ROWS if row.knows(encoding)), key=lambda row: row.rank(request))
     named = [row for row in knowing if row.name == backend]
     rows = named or [row for row in knowing if row.automatic]

@@ -22,18 +22,24 @@ from torch import Tensor
 from torch.nn import functional
 
 from megatron_mep.attention.tiles import ALL, Tile, in_bands, row_tiles
-from megatron_mep.attention.windows import log_tails
+from megatron_mep.attention.windows import kept_pairs, log_tails
 
 NUM_NEAR = 64
 """Keys before a block that it attends to first."""
-STEP = 64
+STEP = 32
 """Keys by which a block walks on."""
-BAND = 4
+NEAR_BAND = 4
+"""Blocks whose nearest keys are attended to at once, in all heads: as many as stay in the cache."""
+BAND = 16
 """Blocks that walk equally far, since they are computed at once."""
 NUM_SINKS = 32
 """Keys at the beginning that are computed for all blocks, where they hold a sink."""
 SINK_FACTOR = 1.1
 """How much longer than all other keys a sink is."""
+WORTH_CENTRING = 0.5
+"""Nats that centring the keys must promise before it is done."""
+MOST_KEPT = 0.6
+"""Share of pairs, kept were all scores zero, from which on looking for more to drop costs more than it saves."""
 ROUNDING = 1e-3
 """Nats kept back for the rounding of norms, scores and logsumexp in fp32."""
 
@@ -59,16 +65,17 @@ class Reach:
     def of(
         cls, query: Tensor, key: Tensor, bias: Tensor, scale: float, epsilon: float, num_rows: int
     ) -> "Reach | None":
-        """None where keys would not be dropped even if all scores were zero, or are too few to bother."""
-        if key.size(2) <= 2 * num_rows:
-            return None
-        tails = log_tails(bias[:, : key.size(2)])
-        droppable = tails[:, 1:-1] - tails[:, :1] <= math.log(epsilon)
-        return cls(query, key, tails, scale, epsilon, num_rows) if bool(droppable.any()) else None
+        """None where too few keys would be dropped to be worth it, even if all scores were zero."""
+        num_queries, num_keys = query.size(2), key.size(2)
+        tails = log_tails(bias[:, :num_keys])
+        windows = 1 + (tails[:, 1:] - tails[:, :1] > math.log(epsilon)).sum(1)
+        kept = kept_pairs(windows, num_queries, num_keys).sum()
+        most = MOST_KEPT * kept_pairs(windows.new_full(windows.shape, num_keys), num_queries, num_keys).sum()
+        return cls(query, key, tails, scale, epsilon, num_rows) if kept <= most else None
 
     def near_tiles(self) -> Iterator[Tile]:
         """The first round: blocks of queries and the keys nearest to them."""
-        return in_bands(self._near, BAND)
+        return in_bands(self._near, NEAR_BAND)
 
     def far_tiles(self, logsumexp: Tensor) -> Iterator[Tile]:
         """The second round: what must be looked at besides, given the `[B, H, Q]` logsumexp of the first."""
@@ -128,22 +135,30 @@ class _ScoreBound:
         dtype = torch.promote_types(query.dtype, torch.float32)
         length = torch.linalg.vector_norm(key, dim=-1, dtype=dtype)  # [B, G, K]
         self.num_sinks = _num_sinks(length)
-        mean = key.mean(2, keepdim=True, dtype=dtype)
-        # |k - m|^2 without a copy of the keys, and what its rounding may hide
-        square = length.square()
-        centred = square - 2 * (key.to(dtype) @ mean.mT)[..., 0] + mean.square().sum(-1)
-        centred = (centred + ROUNDING * ROUNDING * square).clamp(min=0).sqrt()
-        self._longest = torch.stack([_running_max(part, self.num_sinks) for part in (length, centred)])
         self._group_size = query.size(1) // key.size(1)
+        self._longest = _running_max(length, self.num_sinks)
         reach = scale * torch.linalg.vector_norm(query, dim=-1, dtype=dtype)  # [B, H, Q]
-        along = scale * (query.to(dtype).unflatten(1, (key.size(1), -1)) @ mean[:, :, None].mT).flatten(1, 2)[..., 0]
-        self._reach, self._along = (_by_block(part, num_rows, 0.0) for part in (reach, along))
+        self._reach = _by_block(reach, num_rows, 0.0)
+        mean = key.mean(2, keepdim=True, dtype=dtype)
+        # no bound falls by more than twice that, be the keys centred or not
+        most = reach.amax() * torch.linalg.vector_norm(mean, dim=-1).amax()
+        self._centred = self._along = None
+        if most > WORTH_CENTRING:
+            # |k - m|^2 without a copy of the keys, and what its rounding may hide
+            square = length.square()
+            centred = square - 2 * (key.to(dtype) @ mean.mT)[..., 0] + mean.square().sum(-1)
+            centred = (centred + ROUNDING * ROUNDING * square).clamp(min=0).sqrt()
+            self._centred = _running_max(centred, self.num_sinks)
+            along = scale * (query.to(dtype).unflatten(1, (key.size(1), -1)) @ mean[:, :, None].mT)
+            self._along = _by_block(along.flatten(1, 2)[..., 0], num_rows, 0.0)
 
     def __call__(self, first: Tensor) -> Tensor:
         """Bounds `[B, H, blocks, rows]` of the scores of keys before `first [H, blocks]`, sinks aside."""
         heads = torch.arange(first.size(0))[:, None] // self._group_size
-        longest, centred = self._longest[:, :, heads, first, None]  # [B, H, blocks, 1]
-        return torch.minimum(self._reach * longest, self._along + self._reach * centred)
+        bound = self._reach * self._longest[:, heads, first, None]
+        if self._along is None or self._centred is None:
+            return bound
+        return torch.minimum(bound, self._along + self._reach * self._centred[:, heads, first, None])
 
 
 def _blocks(num_queries: int, num_keys: int, num_rows: int) -> Iterator[Tile]:

@@ -18,7 +18,6 @@ from megatron_mep.attention.toeplitz import toeplitz_attention
 from megatron_mep.config.errors import Mistake
 from megatron_mep.encodings.base import DistanceBias, Encoding, KeyBias, PositionBias, ScoreMix
 
-KEY = "model.attention_backend"
 TRITON_HEAD_SIZES = (16, 32, 64, 128)
 
 
@@ -55,8 +54,8 @@ class OfDistance(Row):
     def mistakes(self, request: Request) -> list[Mistake]:  # noqa: D102
         mistakes = no_dropout(request, self.name)
         if request.device_type != self.computes_on:
-            rule = f"computes on {self.computes_on}, not on {request.device_type}"
-            mistakes.append(Mistake(KEY, self.name, rule, "set it to auto"))
+            rule = f"{self.name} computes on {self.computes_on}, not on {request.device_type}"
+            mistakes.append(request.against(rule, "set it to auto"))
         return mistakes
 
     def told(self, request: Request, how: str) -> str:
@@ -92,11 +91,11 @@ class Triton(OfDistance):
     def mistakes(self, request: Request) -> list[Mistake]:  # noqa: D102
         mistakes = super().mistakes(request)
         if not package_is_there("triton"):
-            mistakes.append(Mistake(KEY, self.name, "needs the package triton", "pip install 'megatron-mep[gpu]'"))
+            mistakes.append(request.against("triton needs the package of that name", "pip install 'megatron-mep[gpu]'"))
         if request.head_size not in TRITON_HEAD_SIZES:
             sizes = ", ".join(map(str, TRITON_HEAD_SIZES))
-            rule = f"computes heads of size {sizes}, not {request.head_size}"
-            mistakes.append(Mistake(KEY, self.name, rule, "set it to flex"))
+            rule = f"triton computes heads of size {sizes}, not {request.head_size}"
+            mistakes.append(request.against(rule, "set it to flex"))
         return mistakes
 
     def reason(self, request: Request) -> str:  # noqa: D102
@@ -128,8 +127,8 @@ class Flex(OfDistance):
             deterministic=torch.are_deterministic_algorithms_enabled(),
         )
         if request.head_size < 16:
-            rule = f"computes heads of size 16 and more, not {request.head_size}"
-            mistakes.append(Mistake(KEY, self.name, rule, "set it to reference, or choose fewer heads"))
+            rule = f"flex computes heads of size 16 and more, not {request.head_size}"
+            mistakes.append(request.against(rule, "set it to reference, or choose fewer heads"))
         return mistakes
 
     def reason(self, request: Request) -> str:  # noqa: D102
@@ -188,10 +187,11 @@ class Reference(Row):
         mistakes = no_dropout(request, self.name)
         if isinstance(request.encoding, PositionBias | KeyBias | ScoreMix):
             rule = f"must be auto under {request.encoding.name}: reference attention serves biases by distance alone"
-            mistakes.append(Mistake(KEY, self.name, rule, "set it to auto"))
+            mistakes.append(request.against(rule, "set it to auto"))
         if request.epsilon:
             rule = "must be 0 with the dense reference, which drops nothing"
-            mistakes.append(Mistake("model.attention_epsilon", request.epsilon, rule, f"set it to 0, or {KEY} to auto"))
+            remedy = "set it to 0, or model.attention_backend to auto"
+            mistakes.append(Mistake("model.attention_epsilon", request.epsilon, rule, remedy))
         return mistakes
 
     def reason(self, request: Request) -> str:  # noqa: ARG002, D102

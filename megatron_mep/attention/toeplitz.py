@@ -86,22 +86,20 @@ class _ToeplitzAttention(torch.autograd.Function):
     ) -> Tensor:
         num_queries, num_keys = query.size(2), key.size(2)
         reach = Reach.of(query, key, bias, scale, epsilon, rows.window) if epsilon else None
+        sweep = _Sweep(query, key, value, bias, scale, rows.window if reach else rows.diagonal)
         if reach is None:
-            sweep = _Sweep(query, key, value, bias, scale, num_queries, rows.diagonal)
             sweep.visit(block_tiles(num_queries, num_keys, rows.diagonal, rows.block))
         else:
-            sweep = _Sweep(query, key, value, bias, scale, rows.window, rows.window)
             sweep.visit(reach.near_tiles())
             sweep.visit(reach.far_tiles(sweep.logsumexp))
         if work is not None:
             work.add(sweep.tiles, query.shape, num_keys, reach.dropped if reach else 0.0)
-        output = sweep.output(query.dtype)
-        ctx.save_for_backward(query, key, value, bias, output, sweep.logsumexp)
+        ctx.save_for_backward(query, key, value, bias, sweep.output, sweep.logsumexp)
         ctx.scale, ctx.learned_rows = scale, rows.learned
         # where there is no window to heed, a learned bias takes all keys of a query at once
         whole = ctx.needs_input_grad[3] and reach is None
         ctx.tiles = list(row_tiles(num_queries, num_keys, num_queries)) if whole else sweep.tiles
-        return output
+        return sweep.output
 
     @staticmethod
     @once_differentiable
@@ -116,21 +114,17 @@ class _ToeplitzAttention(torch.autograd.Function):
 
 
 class _Sweep:
-    """Attention over the tiles visited so far.
+    """Attention over the tiles visited so far."""
 
-    Queries, outputs and logsumexp are kept as masks have them, in blocks from the last row to the first: blocks of
-    `block` rows, the first with what is left, of which tiles and bands are made; or a single block for all tiles.
-    """
-
-    def __init__(
-        self, query: Tensor, key: Tensor, value: Tensor, bias: Tensor, scale: float, block: int, num_rows: int
-    ) -> None:
+    def __init__(self, query: Tensor, key: Tensor, value: Tensor, bias: Tensor, scale: float, num_rows: int) -> None:
+        num_samples, num_heads, num_queries, head_size = query.shape
         dtype = torch.promote_types(query.dtype, torch.float32)
-        self._query, self._key, self._value, self._scale = _flipped(query, block), key, value, scale
-        self._block = block
+        self._query, self._key, self._value, self._scale = query, key, value, scale
         self._vector = mask_vector(bias, key.size(2), num_rows, dtype)
-        self._output = torch.empty_like(self._query, dtype=dtype)
-        self._logsumexp = self._output.new_empty(query.shape[:3])
+        self.output = query.new_empty(num_queries, num_samples, num_heads, head_size).permute(1, 2, 0, 3)
+        """`[B, H, Q, D]`, in memory `[Q, B, H, D]`."""
+        self.logsumexp = query.new_empty(num_samples, num_heads, num_queries, dtype=dtype)
+        """The logarithm of each softmax's denominator, `[B, H, Q]` in fp32 or wider."""
         self.tiles: list[Tile] = []
 
     def visit(self, tiles: Iterable[Tile]) -> None:
@@ -139,55 +133,34 @@ class _Sweep:
             self.tiles.append(tile)
             # the keys of a band's tiles overlap, so that samples cannot lie beside them in one batch
             for sample in range(self._query.size(0)) if tile.num_tiles > 1 else (ALL,):
-                self._visit(tile, self._where(tile), sample)
+                output, logsumexp = (rows_of(rows[sample, tile.heads], tile) for rows in (self.output, self.logsumexp))
+                part_output, part_logsumexp = (part.flip(2) for part in self._attended(tile, sample))
+                if tile.on_diagonal:
+                    output.copy_(part_output)
+                    logsumexp.copy_(part_logsumexp)
+                else:
+                    _join(output, logsumexp, part_output, part_logsumexp)
 
-    def _visit(self, tile: Tile, where: Tile, sample: int | slice) -> None:
+    def _attended(self, tile: Tile, sample: int | slice) -> tuple[Tensor, Tensor]:
+        """Output and logsumexp of a tile, rows from the last to the first."""
         groups = tile.groups(self._query.size(1) // self._key.size(1))
-        query, output, logsumexp = (
-            rows_of(rows[sample, tile.heads], where) for rows in (self._query, self._output, self._logsumexp)
-        )
-        part_output, part_logsumexp = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
-            query,
+        parts: tuple[Tensor, Tensor] = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
+            rows_of(self._query[sample, tile.heads], tile).flip(2),
             keys_of(self._key[sample, groups], tile),
             keys_of(self._value[sample, groups], tile),
             attn_mask=mask_of(tile, self._vector[tile.heads], self._key.size(2)),
             scale=self._scale,
         )
-        if tile.on_diagonal:
-            output.copy_(part_output)
-            logsumexp.copy_(part_logsumexp)
-        else:
-            _join(output, logsumexp, part_output, part_logsumexp)
-
-    def _where(self, tile: Tile) -> Tile:
-        """The tile with its rows where they are kept."""
-        num_queries = self._query.size(2)
-        if self._block < num_queries:
-            return tile
-        return tile._replace(rows=slice(num_queries - tile.rows.stop, num_queries - tile.rows.start))
-
-    def output(self, dtype: torch.dtype) -> Tensor:
-        """`[B, H, Q, D]`, in memory `[Q, B, H, D]`."""
-        by_position = self._output.new_empty(self._output.permute(2, 0, 1, 3).shape, dtype=dtype).permute(1, 2, 0, 3)
-        return by_position.copy_(_flipped(self._output, self._block))
-
-    @property
-    def logsumexp(self) -> Tensor:
-        """The logarithm of each softmax's denominator, `[B, H, Q]` in fp32 or wider."""
-        return _flipped(self._logsumexp, self._block)
-
-
-def _flipped(rows: Tensor, block: int) -> Tensor:
-    """`[B, H, Q, ...]` with each block of rows in reverse; the first block has what is left. Its own inverse."""
-    rest = rows.size(2) % block
-    blocks = rows[:, :, rest:].unflatten(2, (-1, block)).flip(3).flatten(2, 3)
-    return torch.cat((rows[:, :, :rest].flip(2), blocks), dim=2) if rest else blocks
+        return parts
 
 
 def _join(output: Tensor, logsumexp: Tensor, part_output: Tensor, part_logsumexp: Tensor) -> None:
     """Add the keys of a part: outputs are weighted by their share of the softmax's denominator."""
     share = torch.sigmoid(part_logsumexp - logsumexp)[..., None]
-    output.lerp_(part_output.to(output.dtype), share)
+    if output.dtype == share.dtype:
+        output.lerp_(part_output, share)
+    else:
+        output.copy_(torch.lerp(output.to(share.dtype), part_output.to(share.dtype), share))
     torch.logaddexp(logsumexp, part_logsumexp, out=logsumexp)
 
 
