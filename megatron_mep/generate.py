@@ -11,6 +11,7 @@ from typing import Any
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from megatron_mep.attention.work import Work
 from megatron_mep.checkpoint.files import find
 from megatron_mep.checkpoint.load import load_weights
 from megatron_mep.checkpoint.progress import Progress, read_progress
@@ -25,6 +26,7 @@ from megatron_mep.generation.continuation import Continuation, Read, continued
 from megatron_mep.generation.prompts import Prompt, read_prompts
 from megatron_mep.generation.rows import GenerationFacts, GenerationRow
 from megatron_mep.generation.text import TextStream
+from megatron_mep.model.attention_work import take_attention_work
 from megatron_mep.model.decode import Decoder, cache_bytes
 from megatron_mep.model.gpt import build_model
 from megatron_mep.model.in_force import backends_in_force, in_force
@@ -69,7 +71,7 @@ def generate(
             )
         for index, prompt in enumerate(prompts):
             told.say(_announced(prompt, run))
-            row = _continued(prompt, model, tokenizer, _for_prompt(facts, index), told)
+            row = _continued(prompt, model, tokenizer, _for_prompt(facts, index), told, groups)
             told.say(_speed_of(row))
             if to is not None and groups.rank == 0:
                 append_rows(to, [row])
@@ -130,6 +132,7 @@ def _facts_of(run: RunConfig, folder: Path, reached: Progress, model: nn.Module)
         tokenizer_hash=reached.tokenizer_sha256,
         precision=run.training.precision,
         attention_backend=backends_in_force(model),
+        attention_epsilon=run.model.attention_epsilon,
         tensor_parallel=run.parallel.tensor,
         settings=run.generation,
         version=version("megatron-mep"),
@@ -143,7 +146,12 @@ def _for_prompt(facts: GenerationFacts, index: int) -> GenerationFacts:
 
 
 def _continued(
-    prompt: Prompt, model: nn.Module, tokenizer: Tokenizer, facts: GenerationFacts, told: "_Teller"
+    prompt: Prompt,
+    model: nn.Module,
+    tokenizer: Tokenizer,
+    facts: GenerationFacts,
+    told: "_Teller",
+    groups: Groups,
 ) -> GenerationRow:
     """The row of a prompt, whose continuation is told while it is drawn."""
     settings = facts.settings
@@ -164,7 +172,7 @@ def _continued(
     )
     heard(stream.end())
     told.write("\n")
-    return _row_of(facts, prompt, "".join(parts), continuation)
+    return _row_of(facts, prompt, "".join(parts), continuation, take_attention_work(model, groups))
 
 
 def _reader(decoder: Decoder, chunk_size: int, checkpoint: str) -> Read:
@@ -178,7 +186,7 @@ def _reader(decoder: Decoder, chunk_size: int, checkpoint: str) -> Read:
     return read
 
 
-def _row_of(facts: GenerationFacts, prompt: Prompt, text: str, continuation: Continuation) -> GenerationRow:
+def _row_of(facts: GenerationFacts, prompt: Prompt, text: str, continuation: Continuation, work: Work) -> GenerationRow:
     return GenerationRow(
         **dict(facts),
         created=datetime.now(UTC),
@@ -188,6 +196,8 @@ def _row_of(facts: GenerationFacts, prompt: Prompt, text: str, continuation: Con
         tokens=continuation.tokens,
         end=continuation.end,
         prefill_tokens_per_s=continuation.prefill_tokens_per_s,
+        attention_kept=work.kept if work.causal_pairs else None,
+        attention_dropped=work.dropped if work.causal_pairs else None,
         decode_tokens_per_s=continuation.decode_tokens_per_s,
     )
 
@@ -206,7 +216,10 @@ def _announced(prompt: Prompt, run: RunConfig) -> str:
 def _speed_of(row: GenerationRow) -> str:
     decode = "" if row.decode_tokens_per_s is None else f", decode {row.decode_tokens_per_s:,.1f} tokens/s"
     ended = ", the document ended" if row.end == "document" else ""
-    return f"  {len(row.tokens)} tokens{ended}; prefill {row.prefill_tokens_per_s:,.1f} tokens/s{decode}"
+    kept = "" if row.attention_kept is None else (
+        f", attention computed {row.attention_kept:.1%}, dropped at most {row.attention_dropped:.1e}"
+    )  # fmt: skip
+    return f"  {len(row.tokens)} tokens{ended}; prefill {row.prefill_tokens_per_s:,.1f} tokens/s{decode}{kept}"
 
 
 class _Teller:

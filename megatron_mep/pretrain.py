@@ -30,7 +30,7 @@ from megatron_mep.model.score import scorer, sum_over_data_ranks
 from megatron_mep.parallel.environment import Environment
 from megatron_mep.parallel.groups import Groups, initialize, seed_streams, shutdown
 from megatron_mep.preflight import preflight
-from megatron_mep.run import RunConfig
+from megatron_mep.run import RunConfig, run_of
 from megatron_mep.training.attention_metrics import attention_metrics
 from megatron_mep.training.encoding_metrics import encoding_metrics
 from megatron_mep.training.engine import build_engine
@@ -124,7 +124,7 @@ def _resumed_step(
     if not (root / LATEST).is_file():
         return 0
     folder = find(root)
-    check_continues(folder / RUN_FILE, run.model_dump(mode="json"))
+    check_continues(folder / RUN_FILE, run.model_dump(mode="json"), lambda tree: run_of(tree).model_dump(mode="json"))
     reached = load_training_state(folder, engine, template, groups)
     check_corpus(reached, corpus.fingerprint, folder)
     return reached.step

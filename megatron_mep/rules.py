@@ -110,6 +110,12 @@ def _mixed_heads_are_on_one_rank(run: "RunConfig") -> Iterator[Mistake]:
         yield Mistake("parallel.tensor", tensor, rule, "set it to 1")
 
 
+def _documents_are_not_masked(run: "RunConfig") -> Iterator[Mistake]:
+    if run.model.document_mask:
+        yield Mistake("model.document_mask", True, "is served by no attention backend: sequences are packed, and "
+                      "attention sees the documents before", "set model.document_mask to false")  # fmt: skip
+
+
 def _rotations_turn_pairs(run: "RunConfig") -> Iterator[Mistake]:
     model = run.model
     pairs, odd = divmod(model.head_size, 2)
@@ -160,6 +166,7 @@ RULES = (
     Rule(("training.schedule", "training.optimizer.learning_rate"), _schedule_falls),
     Rule(("model.encoding", "model.num_attention_heads"), _encoding_fits_the_heads),
     Rule(("model.encoding", "parallel.tensor"), _mixed_heads_are_on_one_rank),
+    Rule(("model.document_mask",), _documents_are_not_masked),
     Rule(("model.encoding", "model.hidden_size", "model.num_attention_heads"), _rotations_turn_pairs),
     Rule(("evaluation", "validation", "training.seq_length"), _evaluation_fits_the_training_length),
     Rule(("training.precision", "training.zero_stage"), _bf16_has_master_weights),

@@ -96,6 +96,8 @@ CASES = (
     Case("_mixed_heads_are_on_one_rank", "parallel.tensor",
          {"model": encoding("tests.encodings.examples:Dape"), "parallel": {"tensor": 2}},
          {"model": encoding("tests.encodings.examples:Cope"), "parallel": {"tensor": 2}}, sets("parallel.tensor")),
+    Case("_documents_are_not_masked", "model.document_mask", {"model": {"document_mask": True}},
+         {"model": {"document_mask": False}}, as_told),
     Case("_rotations_turn_pairs", "model.hidden_size", {"model": encoding("rope") | {"hidden_size": 12}},
          {"model": encoding("alibi") | {"hidden_size": 12}}, sets("model.hidden_size")),
     Case("_rotations_turn_pairs", "model.encoding.fraction",

@@ -28,6 +28,8 @@ class Backend:
     attend: Attend
     counts_work: bool = False
     """Whether `attend` takes `work=Work()` and adds to it what it computed and dropped."""
+    step: Attend | None = None
+    """Where there is one, for a single query: `step(query, key, value, scale=..., decoding=..., work=...)`."""
 
 
 @dataclass(frozen=True)
@@ -79,6 +81,10 @@ class Row(ABC):
     @abstractmethod
     def attend(self, request: Request) -> Attend:
         """The function to call."""
+
+    def step(self, request: Request) -> Attend | None:  # noqa: ARG002
+        """The function to call with a single query, where there is a faster one."""
+        return None
 
     def counts_work(self, request: Request) -> bool:  # noqa: ARG002
         """Whether the function takes `work`."""

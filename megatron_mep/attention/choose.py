@@ -44,7 +44,8 @@ def choose(
     against = {row: row.mistakes(request) for row in rows}
     for row, mistakes in against.items():
         if not mistakes:
-            return Backend(row.name, row.reason(request), row.attend(request), row.counts_work(request))
+            counts_work = row.counts_work(request)
+            return Backend(row.name, row.reason(request), row.attend(request), counts_work, row.step(request))
     raise ConfigError(dict.fromkeys(_told(against, request)))
 
 

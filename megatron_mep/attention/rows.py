@@ -14,6 +14,7 @@ from megatron_mep.attention.position_bias import position_bias_attention
 from megatron_mep.attention.reference import MAX_DENSE_POSITIONS, dense_attention
 from megatron_mep.attention.score_mix import score_mix_attention
 from megatron_mep.attention.static import StaticWindows
+from megatron_mep.attention.step import step_attention
 from megatron_mep.attention.toeplitz import toeplitz_attention
 from megatron_mep.config.errors import Mistake
 from megatron_mep.encodings.base import DistanceBias, Encoding, KeyBias, PositionBias, ScoreMix
@@ -77,6 +78,9 @@ class Toeplitz(OfDistance):
 
     def attend(self, request: Request) -> Attend:  # noqa: D102
         return partial(toeplitz_attention, epsilon=request.epsilon)
+
+    def step(self, request: Request) -> Attend:  # noqa: D102
+        return partial(step_attention, epsilon=request.epsilon)
 
 
 class Triton(OfDistance):

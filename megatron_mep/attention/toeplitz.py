@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from megatron_mep.attention.hankel import keys_of, mask_of, mask_vector, rows_of
+from megatron_mep.attention.join import join
 from megatron_mep.attention.reach import Reach
 from megatron_mep.attention.tiles import ALL, Tile, block_tiles, row_tiles
 from megatron_mep.attention.toeplitz_backward import fixed_backward, learned_backward
@@ -139,7 +140,7 @@ class _Sweep:
                     output.copy_(part_output)
                     logsumexp.copy_(part_logsumexp)
                 else:
-                    _join(output, logsumexp, part_output, part_logsumexp)
+                    join(output, logsumexp, part_output, part_logsumexp)
 
     def _attended(self, tile: Tile, sample: int | slice) -> tuple[Tensor, Tensor]:
         """Output and logsumexp of a tile, rows from the last to the first."""
@@ -152,16 +153,6 @@ class _Sweep:
             scale=self._scale,
         )
         return parts
-
-
-def _join(output: Tensor, logsumexp: Tensor, part_output: Tensor, part_logsumexp: Tensor) -> None:
-    """Add the keys of a part: outputs are weighted by their share of the softmax's denominator."""
-    share = torch.sigmoid(part_logsumexp - logsumexp)[..., None]
-    if output.dtype == share.dtype:
-        output.lerp_(part_output, share)
-    else:
-        output.copy_(torch.lerp(output.to(share.dtype), part_output.to(share.dtype), share))
-    torch.logaddexp(logsumexp, part_logsumexp, out=logsumexp)
 
 
 def _with_dense_rows(tensor: Tensor) -> Tensor:

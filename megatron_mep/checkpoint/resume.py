@@ -1,6 +1,6 @@
 """Whether a run file continues the run that wrote a checkpoint."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -33,12 +33,17 @@ COURSE = ("training.steps", "training.schedule")
 """What may differ and is told: a run can be made longer, and its learning rate then takes another course."""
 
 
-def check_continues(written: Path, resolved: dict[str, Any]) -> list[str]:
+Resolve = Callable[[Any], dict[str, Any]]
+"""A run file's tree, all that it leaves out filled in."""
+
+
+def check_continues(written: Path, resolved: dict[str, Any], resolve: Resolve) -> list[str]:
     """What differs from the run file that a checkpoint was written under, and is allowed to; a line each.
 
-    A `CheckpointError` names every key that would make it another run.
+    A `CheckpointError` names every key that would make it another run. A key that was not known when the file was
+    written had what is its default today.
     """
-    before = _run_file(written)
+    before = resolve(_run_file(written))
     differing = [found for found in _differences(before, resolved, "") if not _within(found[0], LAYOUT)]
     refused = [
         Mistake(key, now, f"was {then!r} when {written.parent} was written", "set it back, or give the run a new name")

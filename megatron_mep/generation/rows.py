@@ -21,6 +21,8 @@ class GenerationFacts(Config):
     tokenizer_hash: str
     precision: str
     attention_backend: str
+    attention_epsilon: float
+    """Share of any query's softmax that attention was allowed to drop."""
     tensor_parallel: int
     settings: GenerationConfig
     """With the seed that this prompt drew from."""
@@ -45,3 +47,7 @@ class GenerationRow(GenerationFacts):
     prefill_tokens_per_s: float
     decode_tokens_per_s: float | None
     """Null where nothing followed the first token."""
+    attention_kept: float | None
+    """Share of causal scores that attention computed, prompt and steps together; null where it leaves none out."""
+    attention_dropped: float | None
+    """The most that any query's softmax may have lost by that."""

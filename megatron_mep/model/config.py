@@ -47,6 +47,8 @@ class ModelConfig(Config):
     """How attention is computed: chosen for the device, or by name; `reference` is dense, its memory grows as S^2."""
     attention_epsilon: float = Field(0.0, ge=0, lt=1)
     """Share of any query's softmax that may be dropped, proved, with keys too far back to matter; 0 drops none."""
+    document_mask: bool = False
+    """Whether attention stops at the beginning of a document; no backend can do so yet, and true is refused."""
 
     @property
     def head_size(self) -> int:

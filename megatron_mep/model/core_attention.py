@@ -17,6 +17,7 @@ from torch import Tensor
 from megatron_mep.attention.backend import Backend
 from megatron_mep.attention.key_bias import running_sum_of
 from megatron_mep.attention.rotate import rotate
+from megatron_mep.attention.step import Decoding
 from megatron_mep.attention.work import Work
 from megatron_mep.encodings.base import DistanceBias, Encoding, KeyBias, LayerSizes, PositionBias, Rotation, ScoreMix
 from megatron_mep.model.cache import Cache
@@ -57,6 +58,7 @@ class EncodedAttention(MegatronModule):
         self.training_backend, self.evaluation_backend = training_backend, evaluation_backend
         self.work = Work()
         """What a backend that drops keys has counted."""
+        self._decoding = Decoding()
         self.encoding_weights = EncodingWeights(
             encoding,
             LayerSizes(config.num_attention_heads, config.hidden_size, config.kv_channels),
@@ -88,11 +90,18 @@ class EncodedAttention(MegatronModule):
         if isinstance(self.encoding, Rotation):
             angle = self.encoding.angles(position, query.shape[-1])
             query, key = rotate(query, angle[num_keys - num_queries :]), rotate(key, angle)
-        acting = self._acting(position, attention_mask)
-        by_head = (tensor.permute(1, 2, 0, 3) for tensor in (query, key, value))
-        with self._dropout_stream():
-            options = {"work": self.work} if self.backend.counts_work else {}
-            context = self.backend.attend(*by_head, acting, scale=self.scale, **options)
+        if num_queries == num_keys:
+            self._decoding.forget()
+        acting = self._acting(position, num_queries, attention_mask)
+        by_head = [tensor.permute(1, 2, 0, 3) for tensor in (query, key, value)]
+        options: dict[str, Any] = {"scale": self.scale}
+        if self.backend.counts_work:
+            options["work"] = self.work
+        if self.backend.step and num_queries == 1 < num_keys:
+            context = self.backend.step(*by_head, decoding=self._decoding, **options)
+        else:
+            with self._dropout_stream():
+                context = self.backend.attend(*by_head, acting, **options)
         return context.permute(2, 0, 1, 3).flatten(2)
 
     def read(self, hidden: Tensor, cache: Cache | None) -> Tensor:
@@ -112,10 +121,15 @@ class EncodedAttention(MegatronModule):
         sums = running_sum_of(increments) if cache is None else cache.sums_with(increments, self.layer_number)
         return sums if gain is None else torch.cat((sums, gain.to(sums.dtype)), dim=-1)
 
-    def _acting(self, position: Tensor, read: Tensor | None) -> Tensor | Callable[..., Tensor] | tuple[Any, ...] | None:
+    def _acting(
+        self, position: Tensor, num_queries: int, read: Tensor | None
+    ) -> Tensor | Callable[..., Tensor] | tuple[Any, ...] | None:
         """What the backend is given beside queries, keys and values."""
         weights = self.encoding_weights()
         match self.encoding:
+            case DistanceBias() if num_queries < len(position):
+                of_distance = partial(self.encoding.of_distance, **weights)
+                return self._decoding.bias(of_distance, len(position), position.device)
             case DistanceBias():
                 return self.encoding.of_distance(position, **weights)
             case PositionBias():

@@ -26,7 +26,11 @@ def written(run: RunConfig, tmp_path: Path) -> Path:
 
 
 def continues(written: Path, run: RunConfig, *overrides: str) -> list[str]:
-    return check_continues(written, overridden(run, overrides).model_dump(mode="json"))
+    return check_continues(written, overridden(run, overrides).model_dump(mode="json"), resolved)
+
+
+def resolved(tree: Any) -> dict[str, Any]:
+    return run_of(tree).model_dump(mode="json")
 
 
 def mistakes(act: Callable[[], object]) -> list[Mistake]:
@@ -37,6 +41,16 @@ def mistakes(act: Callable[[], object]) -> list[Mistake]:
 
 def test_the_same_run_continues(written: Path, run: RunConfig):
     assert continues(written, run) == []
+
+
+def test_a_run_written_before_a_key_was_known_continues(written: Path, run: RunConfig):
+    tree = yaml.safe_load(written.read_text())
+    del tree["generation"], tree["model"]["qk_norm"], tree["model"]["encoding"]["order"]
+    written.write_text(yaml.safe_dump(tree))
+    assert continues(written, run) == []
+    assert [mistake.key for mistake in mistakes(lambda: continues(written, run, "model.qk_norm=true"))] == [
+        "model.qk_norm"
+    ]
 
 
 @pytest.mark.parametrize(
@@ -52,6 +66,8 @@ def test_the_same_run_continues(written: Path, run: RunConfig):
         "training.zero_stage=3",
         "training.recompute=full",
         "model.attention_backend=reference",
+        "model.attention_epsilon=1e-6",
+        "generation.seed=7",
         "checkpoint.interval=7",
         "validation.interval=7",
         "evaluation.batch_tokens=128",

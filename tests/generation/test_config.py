@@ -38,5 +38,7 @@ def test_a_run_that_states_no_generation_continues(tmp_path: Path):
     for before in (written, {key: value for key, value in written.items() if key != "generation"}):
         file.write_text(yaml.safe_dump(before))
         now = overridden(run, ["generation.temperature=0", "generation.seed=7"])
-        assert check_continues(file, now.model_dump(mode="json")) == []
+        assert (
+            check_continues(file, now.model_dump(mode="json"), lambda tree: run_of(tree).model_dump(mode="json")) == []
+        )
         assert run_of(before) == run

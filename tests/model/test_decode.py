@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from megatron_mep.encodings import BUILT_IN
 from megatron_mep.encodings.base import DistanceBias, Weight, per_head
+from megatron_mep.model.attention_work import take_attention_work
 from megatron_mep.model.decode import Decoder, cache_bytes
 from megatron_mep.model.gpt import build_model
 from megatron_mep.parallel.config import ParallelConfig
@@ -71,6 +72,32 @@ def _cached(name: str, tensor: int):
     assert decoder.length == LENGTH
     plain = full(model, tokens)
     assert_within_budget(cached, plain, full(model.double(), tokens), name)
+
+
+@pytest.mark.parametrize("name", ["mep", "learned power"])
+def test_cached_logits_are_those_of_all_keys_where_far_ones_are_left_out(name: str):
+    run(_windowed, 2, name)
+
+
+def _windowed(name: str):
+    here = joined(tensor=2)
+    power = {"name": "mep", "kernels": [{"kernel": "exponential", "learned": True, "slopes": [1.0, 0.7, 0.5, 0.3]}]}
+    encoding = {"mep": {"name": "mep", "kernels": [{"kernel": "exponential", "width": 0.2}]}, "learned power": power}[
+        name
+    ]
+    layout, length = ParallelConfig(tensor=2), 1200
+    model, tokens = built(layout, encoding=encoding, attention_epsilon=1e-9), tokens_of(2, length)
+    decoder = Decoder(model, VOCABULARY, max_length=length, batch_size=2)
+    cached = [decoder.read(tokens[:, :1190], num_logits=2, chunk_size=700)]
+    chunks = take_attention_work(model, here)
+    cached += [decoder.read(tokens[:, [position]]) for position in range(1190, length)]
+    steps = take_attention_work(model, here)
+    assert chunks.kept < 0.8
+    assert steps.kept < 0.5
+    assert 0 < chunks.dropped <= 1e-9
+    whole = built(layout, encoding=encoding)
+    exact = full(built(layout, encoding=encoding).double(), tokens)[:, 1188:]
+    assert_within_budget(torch.cat(cached, dim=1), full(whole, tokens)[:, 1188:], exact, name)
 
 
 def test_a_prompt_in_chunks_gives_the_logits_that_are_wanted():

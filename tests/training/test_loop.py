@@ -5,8 +5,10 @@ from unittest.mock import patch
 import pytest
 import torch
 
+from megatron_mep.attention.work import Work
 from megatron_mep.parallel.groups import Groups
 from megatron_mep.training import loop
+from megatron_mep.training.attention_metrics import attention_metrics
 from megatron_mep.training.config import LoggingConfig
 from megatron_mep.training.loop import Job, train
 from tests.support.distributed import joined, run
@@ -108,6 +110,7 @@ def trained(here: Groups, done_steps: int = 0, **logging: Any) -> tuple[float, W
         is_save_due=lambda step: step in (4, STEPS),
         save=lambda step: watch.goes_on(1000, ("save", step)),
         encoding_metrics=lambda: {"layer_01/slope/min": 1.0},
+        attention_metrics=lambda: attention_metrics(Work(kept_pairs=1, causal_pairs=4, dropped=1e-7)),
     )
     with patch.object(loop, "time", watch):
         return train(job, done_steps), watch, shown
@@ -156,10 +159,16 @@ def _records():
             "tokens_per_s": tokens_per_s,
             "tflops_per_device_causal": tokens_per_s / 2,
             "mfu_causal": tokens_per_s / 2 / 64,
+            "attention_kept": 0.25,
+            "attention_dropped": 1e-7,
         }
         assert metrics == expected | ({"validation_loss": 9.0} if step in (2, 6) else {})
         assert encoding == {"layer_01/slope/min": 1.0}
     assert shown.left_s == {step: (STEPS - step) * STEP_S for step in shown.records}
+
+
+def test_attention_that_drops_nothing_has_no_metrics():
+    assert attention_metrics(Work()) == {}
 
 
 def test_a_run_that_is_done_takes_no_step():
