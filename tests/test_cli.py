@@ -30,11 +30,11 @@ def test_help_imports_no_library() -> None:
     assert done.returncode == 0
     assert "argparse" in imported, "otherwise this shows nothing"
     assert not imported.intersection(HEAVY)
-    for verb in ("check", "prepare", "train", "evaluate", "report", "encodings"):
+    for verb in ("check", "prepare", "train", "evaluate", "generate", "report", "encodings"):
         assert verb in done.stdout
 
 
-@pytest.mark.parametrize("verb", ["check", "prepare", "train", "evaluate", "report", "encodings"])
+@pytest.mark.parametrize("verb", ["check", "prepare", "train", "evaluate", "generate", "report", "encodings"])
 def test_every_verb_explains_itself(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as left:
         cli.main([verb, "--help"])

@@ -28,6 +28,8 @@ class Backend:
     attend: Attend
     counts_work: bool = False
     """Whether `attend` takes `work=Work()` and adds to it what it computed and dropped."""
+    takes_bound: bool = False
+    """Whether `attend` takes `bound=`, the largest score that any query and key can have, where that is known."""
     step: Attend | None = None
     """Where there is one, for a single query: `step(query, key, value, scale=..., decoding=..., work=...)`."""
 
@@ -85,6 +87,10 @@ class Row(ABC):
     def step(self, request: Request) -> Attend | None:  # noqa: ARG002
         """The function to call with a single query, where there is a faster one."""
         return None
+
+    def takes_bound(self, request: Request) -> bool:  # noqa: ARG002
+        """Whether the function takes `bound`."""
+        return False
 
     def counts_work(self, request: Request) -> bool:  # noqa: ARG002
         """Whether the function takes `work`."""

@@ -44,8 +44,14 @@ def choose(
     against = {row: row.mistakes(request) for row in rows}
     for row, mistakes in against.items():
         if not mistakes:
-            counts_work = row.counts_work(request)
-            return Backend(row.name, row.reason(request), row.attend(request), counts_work, row.step(request))
+            return Backend(
+                row.name,
+                row.reason(request),
+                row.attend(request),
+                row.counts_work(request),
+                row.takes_bound(request),
+                row.step(request),
+            )
     raise ConfigError(dict.fromkeys(_told(against, request)))
 
 

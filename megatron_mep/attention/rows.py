@@ -83,11 +83,19 @@ class Toeplitz(OfDistance):
         return partial(step_attention, epsilon=request.epsilon)
 
 
-class Triton(OfDistance):
+class OnGpu(OfDistance):
+    """One with static windows."""
+
+    computes_on = "cuda"
+
+    def takes_bound(self, request: Request) -> bool:  # noqa: D102
+        return request.epsilon > 0
+
+
+class Triton(OnGpu):
     """Our own kernels."""
 
     name = "triton"
-    computes_on = "cuda"
 
     def rank(self, request: Request) -> int:  # noqa: D102
         return 0 if request.encoding.learned else 1
@@ -112,11 +120,10 @@ class Triton(OfDistance):
         return StaticWindows(triton_toeplitz_attention, request.epsilon, on_host=False)
 
 
-class Flex(OfDistance):
+class Flex(OnGpu):
     """Torch's FlexAttention."""
 
     name = "flex"
-    computes_on = "cuda"
 
     def rank(self, request: Request) -> int:  # noqa: D102
         # a bias that learns gets its gradient by atomic additions there

@@ -21,14 +21,26 @@ class StaticWindows:
         self._kernel, self._epsilon, self._on_host = kernel, epsilon, on_host
 
     def __call__(
-        self, query: Tensor, key: Tensor, value: Tensor, bias: Tensor, *, scale: float, work: Work | None = None
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        bias: Tensor,
+        *,
+        scale: float,
+        bound: Tensor | None = None,
+        work: Work | None = None,
     ) -> Tensor:
-        """The arguments and result of `toeplitz_attention`."""
+        """The arguments and result of `toeplitz_attention`.
+
+        `bound` is the largest score that any query and key can have, where it is known, as under norms of queries and
+        keys; then neither is read for the windows.
+        """
         num_queries, num_keys = query.size(2), key.size(2)
         if not self._epsilon:
             return self._kernel(query, key, value, bias, scale=scale)
-        bound = score_bound(query.detach(), key.detach(), scale)
-        windows = static_windows(bias.detach()[:, :num_keys], bound, self._epsilon)
+        bounds = score_bound(query.detach(), key.detach(), scale) if bound is None else bound.expand(query.size(1))
+        windows = static_windows(bias.detach()[:, :num_keys], bounds, self._epsilon)
         if work is not None:
             kept = query.size(0) * kept_pairs(windows, num_queries, num_keys).sum()
             work.count(kept, query.shape, num_keys, self._epsilon)

@@ -58,6 +58,8 @@ class EncodedAttention(MegatronModule):
         self.training_backend, self.evaluation_backend = training_backend, evaluation_backend
         self.work = Work()
         """What a backend that drops keys has counted."""
+        self.largest_score: Callable[[], Tensor] | None = None
+        """The largest score that any query and key can have, where their norms fix it; set by who builds both."""
         self._decoding = Decoding()
         self.encoding_weights = EncodingWeights(
             encoding,
@@ -97,6 +99,8 @@ class EncodedAttention(MegatronModule):
         options: dict[str, Any] = {"scale": self.scale}
         if self.backend.counts_work:
             options["work"] = self.work
+        if self.backend.takes_bound and self.largest_score is not None:
+            options["bound"] = self.largest_score()
         if self.backend.step and num_queries == 1 < num_keys:
             context = self.backend.step(*by_head, decoding=self._decoding, **options)
         else:

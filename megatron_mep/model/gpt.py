@@ -1,5 +1,6 @@
 """Megatron-core's GPTModel, built from a run's sections."""
 
+from functools import partial
 from typing import Literal
 
 import torch
@@ -9,6 +10,7 @@ from megatron.core.transformer.transformer_config import TransformerConfig
 from megatron_mep.model.config import ModelConfig
 from megatron_mep.model.count import padded_vocabulary
 from megatron_mep.model.layer_spec import decoder_spec
+from megatron_mep.model.norm import largest_score
 from megatron_mep.parallel.config import ParallelConfig
 
 Recompute = Literal["none", "selective", "full"]
@@ -30,7 +32,7 @@ def build_model(
     start from the same weights.
     """
     torch.manual_seed(seed)
-    return GPTModel(
+    built = GPTModel(
         config=_transformer_config(model, parallel, recompute),
         transformer_layer_spec=decoder_spec(model, seed, dtype),
         vocab_size=padded_vocabulary(vocabulary_size, parallel.tensor),
@@ -39,6 +41,12 @@ def build_model(
         position_embedding_type="none",
         share_embeddings_and_output_weights=model.tied_embeddings,
     )
+    if model.qk_norm:
+        for layer in built.decoder.layers:
+            attention = layer.self_attention
+            core = attention.core_attention
+            core.largest_score = partial(largest_score, attention.q_layernorm, attention.k_layernorm, core.scale)
+    return built
 
 
 def _transformer_config(model: ModelConfig, parallel: ParallelConfig, recompute: Recompute) -> TransformerConfig:

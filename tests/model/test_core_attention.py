@@ -1,4 +1,4 @@
-"""The bias that attention gets keeps every distance apart, whatever type the model has."""
+"""What attention is given: a bias that keeps every distance apart in any type, and the bound of normed scores."""
 
 from dataclasses import replace
 from typing import Any
@@ -38,3 +38,26 @@ def _distinct(name: str):
     assert bias.dtype == torch.float32
     assert bias.shape == (4, LENGTH)
     assert bool((bias.diff() < 0).all())
+
+
+def test_the_bound_of_normed_scores_reaches_backends_that_take_one():
+    run(_bound, 1)
+
+
+def _bound():
+    joined()
+    model = build_model(model_config(qk_norm=True), ParallelConfig(), VOCABULARY, seed=0).eval()
+    given: list[Any] = []
+
+    def record(query: Tensor, *_: Tensor, bound: Tensor | None = None, **__: Any) -> Tensor:
+        given.append(bound)
+        return query
+
+    for number, layer in enumerate(encoded_layers(model)):
+        layer.evaluation_backend = replace(layer.evaluation_backend, attend=record, takes_bound=number == 0)
+        model.decoder.layers[number].self_attention.q_layernorm.weight.data.fill_(3.0)
+    with torch.no_grad():
+        model(torch.zeros(1, 4, dtype=torch.int64), None, None)
+    # gains of 3 and 1, heads of 8
+    assert float(given[0]) == pytest.approx(3 * 8**0.5, rel=1e-5)
+    assert given[1] is None
