@@ -41,14 +41,15 @@ WORTH_CENTRING = 0.5
 MOST_KEPT = 0.6
 """Share of pairs, kept were all scores zero, from which on looking for more to drop costs more than it saves."""
 ROUNDING = 1e-3
-"""Nats kept back for the rounding of norms, scores and logsumexp in fp32."""
+ROUNDINGS = 8
+"""Nats kept back for rounding: a constant, and so many roundings of the largest number that the rule adds up."""
 
 
 class Reach:
     """Decides the tiles of one attention, of query `[B, H, Q, D]` and key `[B, G, K, D]`, in two rounds."""
 
     def __init__(self, query: Tensor, key: Tensor, tails: Tensor, scale: float, epsilon: float, num_rows: int) -> None:
-        self._num_rows, self._log_epsilon = num_rows, math.log(epsilon) - ROUNDING
+        self._num_rows, self._log_epsilon = num_rows, math.log(epsilon)
         self._group_size = query.size(1) // key.size(1)
         # the first block may have fewer rows, and then there are none before it
         tails = tails.to(torch.promote_types(query.dtype, torch.float32))
@@ -106,12 +107,15 @@ class Reach:
         low = torch.zeros(logsumexp.size(1), len(self._near), dtype=torch.int64)
         high = -(-most // STEP) + low
         by_block = _by_block(logsumexp, self._num_rows, torch.inf)
+        finite = self._tails[self._tails.isfinite()]
+        largest = self._bound.largest + float(logsumexp.abs().amax()) + float(finite.abs().amax())
+        slack = ROUNDING + ROUNDINGS * torch.finfo(logsumexp.dtype).eps * largest
         while bool((low < high).any()):
             middle = (low + high) // 2
-            enough = self._log_dropped(self._key_at(middle), by_block) <= self._log_epsilon
+            enough = self._log_dropped(self._key_at(middle), by_block) + slack <= self._log_epsilon
             low, high = torch.where(enough, low, middle + 1), torch.where(enough, middle, high)
         first = self._key_at(_farthest_of_band(high))
-        self.dropped = float(self._log_dropped(first, by_block).max().exp())
+        self.dropped = math.exp(float(self._log_dropped(first, by_block).max()) + slack)
         return first
 
     def _key_at(self, steps: Tensor) -> Tensor:
@@ -137,8 +141,10 @@ class _ScoreBound:
         self.num_sinks = _num_sinks(length)
         self._group_size = query.size(1) // key.size(1)
         self._longest = _running_max(length, self.num_sinks)
-        reach = scale * torch.linalg.vector_norm(query, dim=-1, dtype=dtype)  # [B, H, Q]
+        reach = abs(scale) * torch.linalg.vector_norm(query, dim=-1, dtype=dtype)  # [B, H, Q]
         self._reach = _by_block(reach, num_rows, 0.0)
+        self.largest = float(reach.amax() * length.amax())
+        """Of all bounds."""
         mean = key.mean(2, keepdim=True, dtype=dtype)
         # no bound falls by more than twice that, be the keys centred or not
         most = reach.amax() * torch.linalg.vector_norm(mean, dim=-1).amax()
@@ -146,11 +152,12 @@ class _ScoreBound:
         if most > WORTH_CENTRING:
             # |k - m|^2 without a copy of the keys, and what its rounding may hide
             square = length.square()
-            centred = square - 2 * (key.to(dtype) @ mean.mT)[..., 0] + mean.square().sum(-1)
+            # elementwise: a product of matrices may be computed in bf16, under autocast for one
+            centred = square - 2 * (key * mean).sum(-1) + mean.square().sum(-1)
             centred = (centred + ROUNDING * ROUNDING * square).clamp(min=0).sqrt()
             self._centred = _running_max(centred, self.num_sinks)
-            along = scale * (query.to(dtype).unflatten(1, (key.size(1), -1)) @ mean[:, :, None].mT)
-            self._along = _by_block(along.flatten(1, 2)[..., 0], num_rows, 0.0)
+            along = scale * (query.unflatten(1, (key.size(1), -1)) * mean[:, :, None]).sum(-1)
+            self._along = _by_block(along.flatten(1, 2), num_rows, 0.0)
 
     def __call__(self, first: Tensor) -> Tensor:
         """Bounds `[B, H, blocks, rows]` of the scores of keys before `first [H, blocks]`, sinks aside."""
@@ -185,6 +192,8 @@ def _farthest_of_band(steps: Tensor) -> Tensor:
 
 def _num_sinks(length: Tensor) -> int:
     """How many keys at the beginning are computed for all blocks, given the lengths `[B, G, K]` of all."""
+    if length.size(-1) <= NUM_SINKS:
+        return 0
     sinks, others = length[..., :NUM_SINKS].amax(-1), length[..., NUM_SINKS:].amax(-1)
     return NUM_SINKS if bool((sinks > SINK_FACTOR * others).any()) else 0
 

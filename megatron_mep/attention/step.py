@@ -11,8 +11,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from megatron_mep.attention.hankel import EXCLUDED
 from megatron_mep.attention.join import join
-from megatron_mep.attention.reach import NUM_SINKS, ROUNDING, SINK_FACTOR
+from megatron_mep.attention.reach import NUM_SINKS, ROUNDING, ROUNDINGS, SINK_FACTOR
 from megatron_mep.attention.windows import log_tails
 from megatron_mep.attention.work import Work
 
@@ -36,12 +37,13 @@ class Decoding:
         self._bias: Tensor | None = None
         self._tails: Tensor | None = None
         self._reversed: Tensor | None = None
+        self._cache: tuple[int, ...] = ()
         self._num_keys = 0
-        self._longest: Tensor | None = None
+        self._longest: Tensor | None = None  # of the sinks up to each sink, then of the others up to each of them
 
     def bias(self, of_distance: OfDistance, num_keys: int, device: torch.device) -> Tensor:
         """Biases `[H, N]` by distance, N >= `num_keys`, computed anew only as often as the length doubles."""
-        if self._bias is None or self._bias.size(1) < num_keys:
+        if self._bias is None or self._bias.size(1) < num_keys or self._bias.device != device:
             num_distances = 2 ** math.ceil(math.log2(num_keys + 1))
             distance = torch.arange(num_distances, dtype=torch.float32, device=device)
             self._bias = of_distance(distance).detach()
@@ -52,7 +54,8 @@ class Decoding:
         """The biases of the last query for the keys `[H, K]`, a view."""
         assert self._bias is not None, "`bias` comes first"
         if self._reversed is None:
-            self._reversed = self._bias.flip(1)
+            # the kernel takes a part that is wholly excluded for one of no score at all
+            self._reversed = self._bias.flip(1).clamp(min=EXCLUDED)
         return self._reversed[:, self._bias.size(1) - num_keys :]
 
     def windows(self, log_tail: Tensor) -> Tensor:
@@ -62,26 +65,37 @@ class Decoding:
             # ascending, from no distance left out to all of them
             self._tails = log_tails(self._bias).flip(1).contiguous()
         # what is no number proves nothing
-        limit = log_tail.amin(0).double().nan_to_num(nan=-torch.inf, posinf=torch.inf, neginf=-torch.inf)
+        limit = log_tail.amin(0).double().nan_to_num(nan=-torch.inf, posinf=-torch.inf, neginf=-torch.inf)
         num_dropped = torch.searchsorted(self._tails, limit[:, None], right=True)[:, 0]
         return self._tails.size(1) - num_dropped
 
-    def longest(self, key: Tensor, num_new: int) -> tuple[Tensor, int]:
-        """The length of the longest key `[B, G]`, and how many sinks at the beginning are left out of it.
+    def note(self, key: Tensor, num_new: int) -> None:
+        """Measure the last `num_new` of the cached keys `[B, G, K, D]`; every call with keys must come by here.
 
-        Only the last `num_new` of the keys `[B, G, K, D]` are read, if the others are those of the call before.
+        A cache that was read back to an earlier length is followed; for another one, all keys are measured.
         """
-        num_keys = key.size(2)
-        if self._longest is None or self._num_keys != num_keys - num_new:
-            num_new = num_keys
-            dtype = torch.promote_types(key.dtype, torch.float32)
-            self._longest = key.new_zeros(2, *key.shape[:2], dtype=dtype)
-        self._num_keys = num_keys
-        length = torch.linalg.vector_norm(key[:, :, num_keys - num_new :], dim=-1, dtype=self._longest.dtype)
-        num_sinks = max(0, NUM_SINKS - (num_keys - num_new))
-        parts = functional.pad(length[..., :num_sinks], (0, 1)), functional.pad(length[..., num_sinks:], (0, 1))
-        self._longest = torch.maximum(self._longest, torch.stack([part.amax(-1) for part in parts]))
-        sinks, others = self._longest
+        num_keys, dtype = key.size(2), torch.promote_types(key.dtype, torch.float32)
+        cache = key.untyped_storage().data_ptr(), key.storage_offset(), *key.shape[:2]
+        first = num_keys - num_new
+        if self._longest is None or cache != self._cache or first > self._num_keys:
+            self._longest, first = key.new_zeros(*key.shape[:2], 0, dtype=dtype), 0
+        if self._longest.size(2) < num_keys:
+            self._longest = functional.pad(self._longest, (0, 2 * num_keys - self._longest.size(2)))
+        length = torch.linalg.vector_norm(key[:, :, first:], dim=-1, dtype=dtype)
+        for start, stop in ((first, min(NUM_SINKS, num_keys)), (max(first, NUM_SINKS), num_keys)):
+            if start < stop:
+                new = length[:, :, start - first : stop - first].cummax(-1).values
+                before = self._longest[:, :, [start - 1]] if start not in (0, NUM_SINKS) else new[:, :, :1]
+                self._longest[:, :, start:stop] = torch.maximum(new, before)
+        self._cache, self._num_keys = cache, num_keys
+
+    def longest(self) -> tuple[Tensor, int]:
+        """The length of the longest key `[B, G]` noted, and how many sinks at the beginning are left out of it."""
+        assert self._longest is not None, "`note` comes first"
+        sinks = self._longest[:, :, min(NUM_SINKS, self._num_keys) - 1]
+        if self._num_keys <= NUM_SINKS:
+            return sinks, 0
+        others = self._longest[:, :, self._num_keys - 1]
         if bool((sinks > SINK_FACTOR * others).any()):
             return others, NUM_SINKS
         return torch.maximum(sinks, others), 0
@@ -117,10 +131,11 @@ def step_attention(
     kept = query.size(1) * (num_keys - nearest)
     dropped = 0.0
     if nearest:
-        longest, num_sinks = decoding.longest(key, 1)
-        reach = scale * torch.linalg.vector_norm(query[:, :, 0], dim=-1, dtype=row.dtype)
+        longest, num_sinks = decoding.longest()
+        reach = abs(scale) * torch.linalg.vector_norm(query[:, :, 0], dim=-1, dtype=row.dtype)
         largest = reach * longest.repeat_interleave(group_size, dim=1)
-        windows = decoding.windows(math.log(epsilon) - ROUNDING - largest + logsumexp[..., 0])
+        slack = ROUNDING + ROUNDINGS * torch.finfo(row.dtype).eps * float((largest + logsumexp[..., 0].abs()).amax())
+        windows = decoding.windows(math.log(epsilon) - slack - largest + logsumexp[..., 0])
         first_keys = (num_keys - windows).clamp(min=num_sinks) // STEP * STEP
         for head, first in enumerate(first_keys.clamp(min=num_sinks).tolist()):
             heads, groups = slice(head, head + 1), slice(head // group_size, head // group_size + 1)

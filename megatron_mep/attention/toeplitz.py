@@ -56,7 +56,8 @@ def toeplitz_attention(
         rows: How the queries are cut into tiles.
 
     Returns:
-        `[B, H, Q, D]`, in memory `[Q, B, H, D]`.
+        `[B, H, Q, D]`, in memory `[Q, B, H, D]`. A key or value that is no number may show in queries of its tile that
+        come before it; where it is left out it does not show at all.
     """
     num_heads, num_queries, num_keys = query.size(1), query.size(2), key.size(2)
     assert query.device.type == "cpu", f"toeplitz attention computes on a CPU, not on {query.device}"

@@ -15,11 +15,17 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+ROUNDING = 1e-5
+"""By how much lengths of queries and keys are rounded up."""
+
 
 def log_tails(bias: Tensor) -> Tensor:
     """`log sum_{t >= d} exp(bias[h, t])` at d = 0 .. N, of a bias by distance `[H, N]`: `[H, N + 1]` fp64."""
     tails = torch.logcumsumexp(bias.double().flip(1), 1).flip(1)
-    return functional.pad(tails, (0, 1), value=-torch.inf)
+    # what is no number proves nothing
+    return functional.pad(
+        tails.nan_to_num(nan=torch.inf, posinf=torch.inf, neginf=-torch.inf), (0, 1), value=-torch.inf
+    )
 
 
 def log_heads(bias: Tensor) -> Tensor:
@@ -40,7 +46,8 @@ def score_bound(query: Tensor, key: Tensor, scale: float) -> Tensor:
         torch.linalg.vector_norm(tensor, dim=-1, dtype=torch.promote_types(tensor.dtype, torch.float32)).amax((0, 2))
         for tensor in (query, key)
     )
-    return scale * longest_query.double() * longest_key.double().repeat_interleave(query.size(1) // key.size(1))
+    longest_key = longest_key.double().repeat_interleave(query.size(1) // key.size(1))
+    return abs(scale) * (1 + ROUNDING) * longest_query.double() * longest_key
 
 
 def static_windows(bias: Tensor, bound: Tensor, epsilon: float) -> Tensor:
@@ -52,9 +59,9 @@ def static_windows(bias: Tensor, bound: Tensor, epsilon: float) -> Tensor:
         epsilon: Share of a row's softmax; 0 drops only distances whose bias is -inf.
     """
     log_epsilon = math.log(epsilon) if epsilon else -math.inf
-    # at W = 1 .. N; the last always holds, since nothing is left to drop
+    # at W = 1 .. N; at the last nothing is left to drop. A bound that is no number allows none of them
     dropped = 2 * bound.double()[:, None] + log_tails(bias)[:, 1:] - log_heads(bias)[:, 1:]
-    return 1 + (dropped > log_epsilon).sum(1)
+    return (1 + (~(dropped <= log_epsilon)).sum(1)).clamp(max=bias.size(1))
 
 
 def kept_pairs(windows: Tensor, num_queries: int, num_keys: int) -> Tensor:

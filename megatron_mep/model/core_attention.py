@@ -101,7 +101,10 @@ class EncodedAttention(MegatronModule):
             options["work"] = self.work
         if self.backend.takes_bound and self.largest_score is not None:
             options["bound"] = self.largest_score()
-        if self.backend.step and num_queries == 1 < num_keys:
+        decodes = num_queries < num_keys and not torch.is_grad_enabled()
+        if decodes and self.backend.step and self.backend.counts_work:
+            self._decoding.note(by_head[1], num_queries)
+        if decodes and self.backend.step and num_queries == 1:
             context = self.backend.step(*by_head, decoding=self._decoding, **options)
         else:
             with self._dropout_stream():
@@ -131,7 +134,7 @@ class EncodedAttention(MegatronModule):
         """What the backend is given beside queries, keys and values."""
         weights = self.encoding_weights()
         match self.encoding:
-            case DistanceBias() if num_queries < len(position):
+            case DistanceBias() if num_queries < len(position) and not torch.is_grad_enabled():
                 of_distance = partial(self.encoding.of_distance, **weights)
                 return self._decoding.bias(of_distance, len(position), position.device)
             case DistanceBias():

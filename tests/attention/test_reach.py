@@ -198,6 +198,43 @@ def test_keys_that_are_no_numbers_are_not_skipped():
     assert output[0, 0].isfinite().all()
 
 
+@pytest.mark.parametrize("num_keys", [1, 2, 31, 32, 33, 70])
+def test_few_keys_are_no_special_case(num_keys):
+    inputs = inputs_of(Shape(2, 4, 2, num_keys, num_keys))
+    inputs = inputs._replace(bias=10 * inputs.bias)
+    assert_bound_holds(inputs)
+
+
+def test_a_negative_scale_keeps_the_bound():
+    inputs = inputs_of(Shape(1, 4, 4, 640, 640))
+    with torch.no_grad():
+        inputs.key[:, :, 40:60] = -20 * inputs.query[:, :, -1:]
+    query = -inputs.query.detach()
+    actual = toeplitz_attention(query, *inputs[1:4], scale=-SCALE, epsilon=EPSILON, rows=Rows(window=ROWS))
+    torch.testing.assert_close(actual, attend(*inputs[:4]), rtol=1e-5, atol=1e-5)
+
+
+def test_autocast_does_not_reach_the_bound():
+    inputs = inputs_of(Shape(1, 4, 2, 96, 128))
+    query, key = inputs.query.detach(), inputs.key.detach() + 5.0
+    plain = _ScoreBound(query, key, SCALE, num_rows=ROWS)(torch.full((4, 3), 64))
+    with torch.autocast("cpu", torch.bfloat16):
+        assert_exact_equal(_ScoreBound(query, key, SCALE, num_rows=ROWS)(torch.full((4, 3), 64)), plain)
+
+
+@pytest.mark.parametrize(("offset", "size"), [(0.0, 30.0), (-1e4, 1.0), (-1e6, 1.0)])
+def test_the_bound_holds_where_rounding_is_coarse(offset, size):
+    inputs = inputs_of(Shape(1, 4, 4, 640, 640))
+    one = torch.ones(8)
+    with torch.no_grad():
+        # queries and keys of one direction: the bound is tight
+        inputs.query.copy_(size * one)
+        inputs.key.copy_(-size * one * torch.linspace(0.9, 1, 640)[:, None])
+        inputs.key[:, :, :300].neg_()
+        inputs.bias.mul_(size * size).add_(offset)
+    assert_bound_holds(inputs)
+
+
 @pytest.mark.parametrize("offset", [0.0, 5.0])
 def test_scores_stay_below_their_bound(offset):
     inputs = inputs_of(Shape(2, 4, 2, 96, 128))

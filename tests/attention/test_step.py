@@ -32,6 +32,7 @@ def cached(num_keys: int = LENGTH, groups: int = 2, dtype: torch.dtype = torch.f
 
 def step(inputs: Cached, decoding: Decoding, epsilon: float = EPSILON, work: Work | None = None) -> Tensor:
     decoding.bias(linear, inputs[1].size(2), torch.device("cpu"))
+    decoding.note(inputs[1], 1)
     return step_attention(*inputs, scale=SCALE, epsilon=epsilon, decoding=decoding, work=work)
 
 
@@ -101,13 +102,83 @@ def test_a_sink_costs_its_own_keys_alone():
     assert before.kept <= after.kept <= before.kept + NUM_SINKS / LENGTH + 1e-3
 
 
-def test_what_a_jump_leaves_out_is_read_again():
+def test_what_a_jump_leaves_out_is_measured_too():
     query, key, value = cached()
     decoding = Decoding()
     assert_right((query, key[:, :, :700], value[:, :, :700]), decoding)
     key[:, :, 800] *= 20
     expected = assert_right((query, key, value), Decoding())
     assert assert_right((query, key, value), decoding).kept == expected.kept
+
+
+def test_a_cache_that_is_read_back_and_written_again_is_followed():
+    query, key, value = cached()
+    decoding = Decoding()
+    assert_right((query, key[:, :, :1000], value[:, :, :1000]), decoding)
+    # read back to 600, a chunk of 400 with a key that is sought, then a step
+    key[:, :, 640] = 30 * query[:, ::2, 0]
+    decoding.note(key[:, :, :1000], 400)
+    assert_right((query, key[:, :, :1001], value[:, :, :1001]), decoding)
+    # read back to before that key
+    key[:, :, 640] /= 100
+    decoding.note(key[:, :, :620], 20)
+    decoding.note(key[:, :, :1000], 380)
+    expected = assert_right((query, key[:, :, :1001], value[:, :, :1001]), Decoding())
+    assert assert_right((query, key[:, :, :1001], value[:, :, :1001]), decoding).kept == expected.kept
+
+
+def test_another_cache_of_a_fitting_length_is_told_apart():
+    query, key, value = cached()
+    decoding = Decoding()
+    assert_right((query, key[:, :, :-1], value[:, :, :-1]), decoding)
+    other = key.clone()
+    other[:, :, 640] = 30 * query[:, ::2, 0]
+    assert_right((query, other, value), decoding)
+    # a sample that is left, and samples that changed places
+    assert_right((query[1:], other[1:], value[1:]), decoding)
+    assert_right((query.flip(0), other.flip(0), value.flip(0)), decoding)
+
+
+@pytest.mark.parametrize("offset", [-10.0, 0.0])
+def test_a_part_that_the_bias_excludes_has_no_share(offset):
+    query, key, value = cached()
+    key[:, :, 3] *= 20
+    decoding = Decoding()
+
+    def cut(distance: Tensor) -> Tensor:
+        return torch.where(distance < 100, 0 * distance + offset, -torch.inf).expand(4, -1)
+
+    decoding.bias(cut, LENGTH, torch.device("cpu"))
+    decoding.note(key, 1)
+    actual = step_attention(query, key, value, scale=SCALE, epsilon=EPSILON, decoding=decoding)
+    given = [tensor[:, :, -100:].double() if tensor is not query else query.double() for tensor in (query, key, value)]
+    plain = reference_attention(query, key[:, :, -100:], value[:, :, -100:], None, scale=SCALE)
+    assert_within_budget(actual, plain, reference_attention(*given, None, scale=SCALE))
+
+
+def test_a_bias_that_is_no_number_proves_nothing():
+    query, key, value = cached()
+    decoding = Decoding()
+
+    def broken(distance: Tensor) -> Tensor:
+        return linear(distance).masked_fill(distance == 900, torch.nan)
+
+    decoding.bias(broken, LENGTH, torch.device("cpu"))
+    decoding.note(key, 1)
+    output = step_attention(query, key, value, scale=SCALE, epsilon=1e-3, decoding=decoding)
+    assert output.isnan().all()
+
+
+def test_a_negative_scale_keeps_the_bound():
+    query, key, value = cached()
+    key[:, :, 40:60] = -30 * query[:, ::2]
+    decoding = Decoding()
+    decoding.bias(linear, LENGTH, torch.device("cpu"))
+    decoding.note(key, 1)
+    actual = step_attention(query, key, value, scale=-SCALE, epsilon=1e-9, decoding=decoding)
+    bias = dense_bias(linear(torch.arange(float(LENGTH))), 1, LENGTH)
+    exact = reference_attention(query.double(), key.double(), value.double(), bias.double(), scale=-SCALE)
+    assert_within_budget(actual, reference_attention(query, key, value, bias, scale=-SCALE), exact)
 
 
 def test_keys_that_are_no_numbers_are_not_skipped():

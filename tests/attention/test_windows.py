@@ -66,7 +66,10 @@ def test_the_bound_is_over_all_samples_and_the_keys_of_the_group():
     query[1, 3, 2] = torch.tensor([0.0, 1.0])
     key[1, 0, 4] = torch.tensor([0.0, 2.0])
     key[0, 1, 0] = torch.tensor([6.0, 8.0])
-    assert score_bound(query, key, 0.5).tolist() == [5.0, 0.0, 0.0, 5.0]
+    for scale in (0.5, -0.5):
+        bound = score_bound(query, key, scale)
+        assert bound.tolist() == pytest.approx([5.0, 0.0, 0.0, 5.0], rel=1e-4)
+        assert bool((bound >= torch.tensor([5.0, 0.0, 0.0, 5.0])).all())
 
 
 def test_a_bias_without_a_tail_keeps_everything():
@@ -75,6 +78,13 @@ def test_a_bias_without_a_tail_keeps_everything():
     none = torch.zeros(1, LENGTH)
     for bias in (logarithmic, rising, none):
         assert static_windows(bias, torch.zeros(1), EPSILON).tolist() == [LENGTH]
+
+
+def test_what_is_no_number_proves_nothing():
+    assert static_windows(LINEAR, torch.tensor([torch.nan, 0.0, torch.inf]), EPSILON).tolist()[::2] == [LENGTH, LENGTH]
+    broken = LINEAR.clone()
+    broken[0, 100] = torch.nan
+    assert static_windows(broken, torch.zeros(3), EPSILON)[0] == LENGTH
 
 
 def test_epsilon_zero_drops_what_the_bias_excludes():
