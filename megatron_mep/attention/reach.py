@@ -38,7 +38,7 @@ SINK_FACTOR = 1.1
 """How much longer than all other keys a sink is."""
 WORTH_CENTRING = 0.5
 """Nats that centring the keys must promise before it is done."""
-MOST_KEPT = 0.6
+MOST_KEPT = 0.5
 """Share of pairs, kept were all scores zero, from which on looking for more to drop costs more than it saves."""
 ROUNDING = 1e-3
 ROUNDINGS = 8

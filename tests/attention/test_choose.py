@@ -72,7 +72,7 @@ def test_a_bias_by_distance_drops_what_it_may():
     backend = chosen(Falling(), epsilon=1e-3)
     assert "drops at most 0.001 of any softmax" in backend.reason
     assert backend.counts_work
-    query, key, value, bias, _ = random_inputs(Shape(1, 2, 2, 600, 600))
+    query, key, value, bias, _ = random_inputs(Shape(1, 2, 2, 1200, 1200))
     work = Work()
     backend.attend(query, key, value, bias, scale=SCALE, work=work)
     assert work.kept < 1
