@@ -24,10 +24,10 @@ class Rows(NamedTuple):
 
     diagonal: int = 256
     """That reaches the diagonal."""
-    window: int = 192
-    """Where keys are dropped: the fewest from which on torch's kernel takes steps of 64."""
     block: int = 1024
     """Before the diagonal, of all heads; torch's kernel takes large steps from 768 on."""
+    window: int = 256
+    """Where keys are dropped; torch's kernel takes them in steps of 64, which threads share."""
     learned: int = 128
     """In the backward pass of a learned bias, of all heads of a group together."""
 

@@ -113,7 +113,7 @@ def learned_backward(
         sample_grads = _Grads(grads[0][sample], grads[1][sample], grads[2][sample], grad_vector)
         for tile in (band.moved(step) for band in tiles for step in range(band.num_tiles)):
             for block in _blocks(tile, query.size(1), key.size(1), num_rows, dtype):
-                _block_backward(block, rows, keys, sample_grads, scale, num_rows)
+                _block_backward(block, rows, keys, sample_grads, scale)
     grad_bias = torch.zeros_like(bias)
     grad_bias[:, :num_keys] = grad_vector[:, :num_keys].flip(1)
     return grads[0].to(query.dtype), grads[1].to(key.dtype), grads[2].to(value.dtype), grad_bias
@@ -146,7 +146,7 @@ class _Grads(NamedTuple):
 
 
 class _Block(NamedTuple):
-    """A tile of some groups, or of some heads of one group."""
+    """A tile of some groups, or of some heads of one group, small enough to be computed at once."""
 
     tile: Tile
     groups: slice
@@ -154,46 +154,45 @@ class _Block(NamedTuple):
 
 
 def _blocks(tile: Tile, num_heads: int, num_groups: int, num_rows: int, dtype: torch.dtype) -> Iterator[_Block]:
-    """As many groups at a time as keep their scores in the cache."""
+    """Some rows of as many groups at a time as keep their scores in the cache."""
     first, last, _ = tile.heads.indices(num_heads)
     group_size = min(num_heads // num_groups, last - first)
-    group_bytes = max(num_rows, group_size) * tile.num_keys * dtype.itemsize
-    step = group_size * max(1, BLOCK_BYTES_PER_THREAD * torch.get_num_threads() // group_bytes)
-    for start in range(first, last, step):
-        heads = tile._replace(heads=slice(start, min(start + step, last)))
-        yield _Block(heads, heads.groups(num_heads // num_groups), group_size)
+    for part in tile.parts(max(1, num_rows // group_size)):
+        group_bytes = group_size * part.num_rows * part.num_keys * dtype.itemsize
+        step = group_size * max(1, BLOCK_BYTES_PER_THREAD * torch.get_num_threads() // group_bytes)
+        for start in range(first, last, step):
+            heads = part._replace(heads=slice(start, min(start + step, last)))
+            yield _Block(heads, heads.groups(num_heads // num_groups), group_size)
 
 
-def _block_backward(block: _Block, rows: _Rows, keys: _Keys, grads: _Grads, scale: float, num_rows: int) -> None:
+def _block_backward(block: _Block, rows: _Rows, keys: _Keys, grads: _Grads, scale: float) -> None:
     """Add the gradients of a block, whose probabilities are computed anew."""
-    heads, groups, group_size = block.tile.heads, block.groups, block.group_size
-    grad_key, grad_value = grads.key[groups], grads.value[groups]
-    for tile in block.tile.parts(max(1, num_rows // group_size)):
+    (tile, groups, group_size), heads = block, block.tile.heads
 
-        def side_by_side(tensor: Tensor, tile: Tile = tile) -> Tensor:
-            """The heads of a group beside each other, rows from the last to the first: `[T groups, R rows, ...]`."""
-            return tensor[heads, tile.rows].flip(1).unflatten(0, (-1, group_size)).flatten(1, 2)
+    def side_by_side(tensor: Tensor) -> Tensor:
+        """The heads of a group beside each other, rows from the last to the first: `[T groups, R rows, ...]`."""
+        return tensor[heads, tile.rows].flip(1).unflatten(0, (-1, group_size)).flatten(1, 2)
 
-        q, grad_o = side_by_side(rows.query), side_by_side(rows.grad_output)
-        k, v = keys.key[groups, tile.keys], keys.value[groups, tile.keys]
-        mask = mask_of(tile, keys.vector[heads], keys.key.size(1))[0].unflatten(0, (-1, group_size)).flatten(1, 2)
-        scores = torch.baddbmm(mask, q, k.mT, alpha=scale)  # [T, R, keys]
-        if tile.keys.start == 0 and tile.on_diagonal:
-            # all keys of these queries are here
-            probs = torch.softmax(scores, -1, out=scores)
-            grad_scores = torch.bmm(grad_o, v.mT)
-            torch.ops.aten._softmax_backward_data.out(grad_scores, probs, -1, probs.dtype, grad_input=grad_scores)
-        else:
-            probs = _exp_(scores.sub_(side_by_side(rows.logsumexp)[..., None]))
-            expected = torch.linalg.vecdot(grad_o, side_by_side(rows.output))[..., None]
-            grad_scores = torch.baddbmm(-expected.expand_as(probs), grad_o, v.mT).mul_(probs)
-        grad_value[:, tile.keys].baddbmm_(probs.mT, grad_o)
-        grad_q = torch.bmm(grad_scores, k).mul_(scale)
-        grads.query[heads, tile.rows] += grad_q.unflatten(1, (group_size, -1)).flatten(0, 1).flip(1)
-        grad_key[:, tile.keys].baddbmm_(grad_scores.mT, q, alpha=scale)
-        sums = diagonal_sums(grad_scores.unflatten(1, (group_size, -1)).flatten(0, 1), tile.on_diagonal)
-        first = first_entry(tile, keys.key.size(1))
-        grads.vector[heads, first : first + sums.size(-1)] += sums
+    q, grad_o = side_by_side(rows.query), side_by_side(rows.grad_output)
+    k, v = keys.key[groups, tile.keys], keys.value[groups, tile.keys]
+    mask = mask_of(tile, keys.vector[heads], keys.key.size(1))[0].unflatten(0, (-1, group_size)).flatten(1, 2)
+    scores = torch.baddbmm(mask, q, k.mT, alpha=scale)  # [T, R, keys]
+    if tile.keys.start == 0 and tile.on_diagonal:
+        # all keys of these queries are here
+        probs = torch.softmax(scores, -1, out=scores)
+        grad_scores = torch.bmm(grad_o, v.mT)
+        torch.ops.aten._softmax_backward_data.out(grad_scores, probs, -1, probs.dtype, grad_input=grad_scores)
+    else:
+        probs = _exp_(scores.sub_(side_by_side(rows.logsumexp)[..., None]))
+        expected = torch.linalg.vecdot(grad_o, side_by_side(rows.output))[..., None]
+        grad_scores = torch.baddbmm(-expected.expand_as(probs), grad_o, v.mT).mul_(probs)
+    grads.value[groups, tile.keys].baddbmm_(probs.mT, grad_o)
+    grad_q = torch.bmm(grad_scores, k).mul_(scale)
+    grads.query[heads, tile.rows] += grad_q.unflatten(1, (group_size, -1)).flatten(0, 1).flip(1)
+    grads.key[groups, tile.keys].baddbmm_(grad_scores.mT, q, alpha=scale)
+    sums = diagonal_sums(grad_scores.unflatten(1, (group_size, -1)).flatten(0, 1), tile.on_diagonal)
+    first = first_entry(tile, keys.key.size(1))
+    grads.vector[heads, first : first + sums.size(-1)] += sums
 
 
 def _exp_(tensor: Tensor) -> Tensor:
