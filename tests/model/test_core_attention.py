@@ -11,7 +11,7 @@ from megatron_mep.model.gpt import build_model
 from megatron_mep.model.in_force import encoded_layers
 from megatron_mep.parallel.config import ParallelConfig
 from tests.support.distributed import joined, run
-from tests.support.tiny import VOCABULARY, model_config
+from tests.support.tiny import LEARNED, VOCABULARY, model_config
 
 LENGTH = 131_072
 
@@ -61,3 +61,23 @@ def _bound():
     # gains of 3 and 1, heads of 8
     assert float(given[0]) == pytest.approx(3 * 8**0.5, rel=1e-5)
     assert given[1] is None
+
+
+def test_fewer_queries_than_keys_train_the_bias_as_it_is_now():
+    run(_fewer, 1)
+
+
+def _fewer():
+    joined()
+    model = build_model(model_config(encoding=LEARNED), ParallelConfig(), VOCABULARY, seed=0)
+    layer = next(encoded_layers(model)).eval()
+    query, key = torch.randn(10, 1, 4, 8), torch.randn(60, 1, 4, 8)
+    with torch.no_grad():
+        before = layer(query, key, key)
+        for weight in layer.parameters():
+            weight.add_(1.0)
+    # a bias kept from the call before has no gradient, and is that of other weights
+    after = layer(query, key, key)
+    assert (after - before).abs().max() > 1e-3
+    after.sum().backward()
+    assert all(weight.grad is not None and weight.grad.any() for weight in layer.parameters())
