@@ -16,10 +16,9 @@ from megatron_mep.attention.score_mix import score_mix_attention
 from megatron_mep.attention.static import StaticWindows
 from megatron_mep.attention.step import step_attention
 from megatron_mep.attention.toeplitz import toeplitz_attention
+from megatron_mep.attention.triton_kernels.blocks import HEAD_SIZES
 from megatron_mep.config.errors import Mistake
 from megatron_mep.encodings.base import DistanceBias, Encoding, KeyBias, PositionBias, ScoreMix
-
-TRITON_HEAD_SIZES = (16, 32, 64, 128)
 
 
 class Plain(Row):
@@ -104,8 +103,8 @@ class Triton(OnGpu):
         mistakes = super().mistakes(request)
         if not package_is_there("triton"):
             mistakes.append(request.against("triton needs the package of that name", "pip install 'megatron-mep[gpu]'"))
-        if request.head_size not in TRITON_HEAD_SIZES:
-            sizes = ", ".join(map(str, TRITON_HEAD_SIZES))
+        if request.head_size not in HEAD_SIZES:
+            sizes = ", ".join(map(str, HEAD_SIZES))
             rule = f"triton computes heads of size {sizes}, not {request.head_size}"
             mistakes.append(request.against(rule, "set it to flex"))
         return mistakes

@@ -14,10 +14,9 @@ from torch.nn import functional
 from megatron_mep.attention.triton_kernels.arguments import Rows, heads_of, inputs_of, table_of
 from megatron_mep.attention.triton_kernels.backward import key_value_gradients, query_gradient
 from megatron_mep.attention.triton_kernels.bias_gradient import bias_gradient
-from megatron_mep.attention.triton_kernels.blocks import Blocks, blocks_of
+from megatron_mep.attention.triton_kernels.blocks import HEAD_SIZES, Blocks, blocks_of
 from megatron_mep.attention.triton_kernels.forward import forward
 
-HEAD_SIZES = (16, 32, 64, 128)
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 

@@ -4,6 +4,9 @@ from typing import NamedTuple
 
 import torch
 
+HEAD_SIZES = (16, 32, 64, 128)
+"""Of a head, that the kernels are compiled for."""
+
 
 class Launch(NamedTuple):
     """How one kernel is cut and run."""
