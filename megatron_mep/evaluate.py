@@ -8,6 +8,7 @@ from pathlib import Path
 
 from tqdm import tqdm
 
+from megatron_mep.acting import evaluated_model
 from megatron_mep.checkpoint.files import find
 from megatron_mep.checkpoint.load import load_weights
 from megatron_mep.checkpoint.progress import read_progress
@@ -59,20 +60,21 @@ def evaluate(checkpoint: Path, overrides: Iterable[str] = (), to: Path | None = 
 
 def _evaluate(run: RunConfig, corpus: Manifest, folder: Path, to: Path, groups: Groups) -> Path:
     dtype = dtype_of(run.training.precision)
-    model = build_model(run.model, run.parallel, corpus.vocab_size, run.seed, dtype)
+    text = Path(run.data.folder)
+    tokenizer = Tokenizer.load(text / TOKENIZER)
+    model = build_model(evaluated_model(run, tokenizer), run.parallel, corpus.vocab_size, run.seed, dtype)
     load_weights(folder, model)
     model.to(device=groups.device, dtype=dtype).eval()
     told = _Teller(groups.rank == 0)
     told.say(f"{folder}, trained at {run.training.seq_length}\n{in_force(model)}")
     facts = facts_of(run, corpus, read_progress(folder), groups, model, "evaluation", str(folder))
-    text = Path(run.data.folder)
     measurements = evaluate_lengths(
         scorer(model, groups.device),
         validation_tokens(text),
         run.evaluation,
         run.training.seq_length,
         data_parallel=DataParallel(groups.data_rank, groups.data_size, sum_over_data_ranks(groups)),
-        token_bytes=Tokenizer.load(text / TOKENIZER).num_bytes,
+        token_bytes=tokenizer.num_bytes,
         report=told.progress,
         attention_work=lambda: take_attention_work(model, groups),
     )

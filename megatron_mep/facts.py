@@ -44,6 +44,7 @@ def facts_of(
         purpose=purpose,
         encoding=options.pop("name"),
         encoding_options=options,
+        extrapolation=tuple(trick.model_dump(mode="json") for trick in run.extrapolation if checkpoint),
         checkpoint=checkpoint,
         step=reached.step,
         consumed_tokens=reached.consumed_tokens,

@@ -11,6 +11,7 @@ from typing import Any
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from megatron_mep.acting import evaluated_model
 from megatron_mep.attention.work import Work
 from megatron_mep.checkpoint.files import find
 from megatron_mep.checkpoint.load import load_weights
@@ -61,7 +62,7 @@ def generate(
     groups = initialize(environment, run.parallel, run.seed)
     try:
         prompts = _of_first_rank(lambda: read_prompts(texts, files, lambda text: tokenizer.encode([text])[0].tolist()))
-        model = _loaded(run, tokenizer.vocab_size, folder, groups)
+        model = _loaded(run, tokenizer, folder, groups)
         facts = _facts_of(run, folder, reached, model)
         told = _Teller(groups.rank == 0)
         told.say(f"{folder}, trained at {run.training.seq_length}\n{in_force(model)}")
@@ -113,9 +114,9 @@ def _of_first_rank(read: Callable[[], list[Prompt]]) -> list[Prompt]:
     return prompts
 
 
-def _loaded(run: RunConfig, vocabulary_size: int, folder: Path, groups: Groups) -> nn.Module:
+def _loaded(run: RunConfig, tokenizer: Tokenizer, folder: Path, groups: Groups) -> nn.Module:
     dtype = dtype_of(run.training.precision)
-    model = build_model(run.model, run.parallel, vocabulary_size, run.seed, dtype)
+    model = build_model(evaluated_model(run, tokenizer), run.parallel, tokenizer.vocab_size, run.seed, dtype)
     load_weights(folder, model)
     return model.to(device=groups.device, dtype=dtype).eval()
 
@@ -128,6 +129,7 @@ def _facts_of(run: RunConfig, folder: Path, reached: Progress, model: nn.Module)
         step=reached.step,
         encoding=options.pop("name"),
         encoding_options=options,
+        extrapolation=tuple(trick.model_dump(mode="json") for trick in run.extrapolation),
         train_length=run.training.seq_length,
         tokenizer_hash=reached.tokenizer_sha256,
         precision=run.training.precision,

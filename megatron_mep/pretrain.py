@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from torch import nn
 
+from megatron_mep.acting import trained_model
 from megatron_mep.checkpoint.files import LATEST, find, write_atomically
 from megatron_mep.checkpoint.load import load_training_state
 from megatron_mep.checkpoint.resume import check_continues, check_corpus
@@ -63,7 +64,12 @@ def pretrain(run: RunConfig) -> float:
 def _train(run: RunConfig, corpus: Manifest, groups: Groups) -> float:
     writes = groups.rank == 0
     model = build_model(
-        run.model, run.parallel, corpus.vocab_size, run.seed, dtype_of(run.training.precision), run.training.recompute
+        trained_model(run, Tokenizer.load(Path(run.data.folder) / TOKENIZER)),
+        run.parallel,
+        corpus.vocab_size,
+        run.seed,
+        dtype_of(run.training.precision),
+        run.training.recompute,
     )
     # weights start alike on all ranks, dropout does not
     seed_streams(run.seed + groups.data_rank)

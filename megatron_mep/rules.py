@@ -4,11 +4,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import torch
-
 from megatron_mep.config.errors import ConfigError, Mistake
 from megatron_mep.encodings.base import LayerSizes, Rotation, ScoreMix
-from megatron_mep.encodings.rope import Rope
+from megatron_mep.encodings.nope import Nope
+from megatron_mep.encodings.placement import Embedded
+from megatron_mep.extrapolation import extrapolated
 from megatron_mep.training.config import Decaying, WarmupStableDecay
 
 if TYPE_CHECKING:
@@ -96,11 +96,33 @@ def _schedule_falls(run: "RunConfig") -> Iterator[Mistake]:
 
 def _encoding_fits_the_heads(run: "RunConfig") -> Iterator[Mistake]:
     model = run.model
+    sizes = LayerSizes(model.num_attention_heads, model.hidden_size, model.head_size)
+    yield from (mistake.under("model.encoding") for mistake in model.encoding.mistakes(sizes))
+
+
+def _encoding_acts(run: "RunConfig") -> Iterator[Mistake]:
+    model, name = run.model, run.model.encoding.name
+    chosen = list(model.nope_layers)
+    beyond = [number for number in chosen if number > model.num_layers]
+    if beyond:
+        yield Mistake("model.nope_layers", chosen, f"must be layers from 1 to {model.num_layers}",
+                      f"leave out {', '.join(map(str, beyond))}")  # fmt: skip
+    elif chosen and isinstance(model.encoding, Nope):
+        yield Mistake("model.nope_layers", chosen, "means nothing under nope, which acts in no layer",
+                      "leave it out, or choose another model.encoding")  # fmt: skip
+    elif not model.num_encoded_layers:
+        yield Mistake("model.nope_layers", chosen, f"names all layers, so that {name} would act in none",
+                      "leave one out, or set model.encoding.name to nope")  # fmt: skip
+    elif chosen and isinstance(model.encoding, Embedded):
+        yield Mistake("model.nope_layers", chosen, f"cannot keep {name} away, which acts on embeddings",
+                      "leave it out, or choose another model.encoding")  # fmt: skip
+
+
+def _tricks_act_on_the_encoding(run: "RunConfig") -> Iterator[Mistake]:
     try:
-        sizes = LayerSizes(model.num_attention_heads, model.hidden_size, model.head_size)
-        model.encoding.layer_weights(sizes, torch.Generator())
+        extrapolated(run.model.encoding, run.extrapolation, run.training.seq_length)
     except ConfigError as error:
-        yield from (mistake.under("model.encoding") for mistake in error.mistakes)
+        yield from error.mistakes
 
 
 def _mixed_heads_are_on_one_rank(run: "RunConfig") -> Iterator[Mistake]:
@@ -126,10 +148,6 @@ def _rotations_turn_pairs(run: "RunConfig") -> Iterator[Mistake]:
                       f"must give each of the {model.num_attention_heads} heads an even size, of which "
                       f"{model.encoding.name} turns pairs, not {model.head_size}",
                       f"try {2 * (pairs + 1) * model.num_attention_heads}")  # fmt: skip
-    elif isinstance(model.encoding, Rope) and not model.encoding.turning_pairs(model.head_size):
-        yield Mistake("model.encoding.fraction", model.encoding.fraction,
-                      f"must turn at least one of the {pairs} pairs of a head's dimensions",
-                      f"set it to {1 / pairs:.2g} or more, or model.encoding.name to nope")  # fmt: skip
 
 
 def _bf16_has_master_weights(run: "RunConfig") -> Iterator[Mistake]:
@@ -164,7 +182,9 @@ RULES = (
     Rule(("training.micro_batch_size", "training.global_batch_size"), _micro_batches_fill_the_global_batch),
     Rule(("training.schedule", "training.steps"), _schedule_fits_the_steps),
     Rule(("training.schedule", "training.optimizer.learning_rate"), _schedule_falls),
-    Rule(("model.encoding", "model.num_attention_heads"), _encoding_fits_the_heads),
+    Rule(("model.encoding", "model.num_attention_heads", "model.hidden_size"), _encoding_fits_the_heads),
+    Rule(("model.nope_layers", "model.num_layers", "model.encoding"), _encoding_acts),
+    Rule(("extrapolation", "model.encoding", "training.seq_length"), _tricks_act_on_the_encoding),
     Rule(("model.encoding", "parallel.tensor"), _mixed_heads_are_on_one_rank),
     Rule(("model.document_mask",), _documents_are_not_masked),
     Rule(("model.encoding", "model.hidden_size", "model.num_attention_heads"), _rotations_turn_pairs),

@@ -15,6 +15,7 @@ from megatron_mep.config.loader import apply_overrides, load_tree
 from megatron_mep.config.salvage import salvage
 from megatron_mep.data.config import DataConfig
 from megatron_mep.evaluation.config import EvaluationConfig, ValidationConfig
+from megatron_mep.extrapolation import AnyTrick
 from megatron_mep.generation.config import GenerationConfig
 from megatron_mep.model.config import ModelConfig
 from megatron_mep.parallel.config import ParallelConfig
@@ -45,6 +46,8 @@ class RunConfig(Config):
     """Perplexity on held-out text while training."""
     evaluation: EvaluationConfig = EvaluationConfig()
     """Perplexity of a checkpoint at many lengths."""
+    extrapolation: tuple[AnyTrick, ...] = ()
+    """Length tricks, put in turn on the trained encoding where a checkpoint is evaluated or writes text."""
     generation: GenerationConfig = GenerationConfig()
     """Text that a checkpoint writes."""
     logging: LoggingConfig = LoggingConfig()
@@ -80,6 +83,8 @@ def run_of(tree: dict[str, Any]) -> RunConfig:
         if readable is not None:
             mistakes += broken_rules(readable, tuple(mistake.key for mistake in mistakes))
         raise ConfigError(mistakes) from None
+    encoding = run.model.encoding.resolved(run.training.seq_length)
+    run = run.model_copy(update={"model": run.model.model_copy(update={"encoding": encoding})})
     mistakes = broken_rules(run)
     if mistakes:
         raise ConfigError(mistakes)

@@ -12,9 +12,10 @@ from torch.utils.checkpoint import checkpoint
 from megatron_mep.attention.tiles import Tile, row_tiles
 
 Scores = Callable[[Tensor, Tensor, Tile], Tensor]
-"""`(scores [B, H, rows, keys], query [B, H, rows, D], tile)` -> new scores, both given ones scaled, in fp32 or wider.
+"""`(query [B, H, rows, D], key [B, G, keys, D], tile)` -> scores `[B, H, rows, keys]`, the query scaled, all in fp32
+or wider.
 
-It may overwrite the scores. What it says of keys in the future is not read, but must not be NaN.
+What it says of keys in the future is not read, but must not be NaN.
 """
 
 NUM_ROWS = 64
@@ -22,15 +23,15 @@ NUM_ROWS = 64
 
 
 def chunked_attention(
-    query: Tensor, key: Tensor, value: Tensor, new_scores: Scores, *, scale: float, num_rows: int
+    query: Tensor, key: Tensor, value: Tensor, scores_of: Scores, *, scale: float, num_rows: int
 ) -> Tensor:
-    """Causal softmax attention over the scores that `new_scores` returns, computed in fp32 or wider.
+    """Causal softmax attention over the scores that `scores_of` returns, computed in fp32 or wider.
 
     Args:
         query: `[B, H, Q, D]`, the last Q of the K positions. Any strides, as for key and value.
         key: `[B, G, K, D]`; head h reads group h // (H // G).
         value: `[B, G, K, D]`.
-        new_scores: Called once a chunk in the forward pass and once in the backward pass. Gradients reach whatever
+        scores_of: Called once a chunk in the forward pass and once in the backward pass. Gradients reach whatever
             tensors it reads.
         scale: Factor of the scores, usually D ** -0.5.
         num_rows: Queries of one chunk; what it holds at once is a few times `[B, H, num_rows, K]`.
@@ -50,7 +51,7 @@ def chunked_attention(
             scaled[:, :, tile.rows],
             wide_key[:, :, tile.keys],
             wide_value[:, :, tile.keys],
-            new_scores,
+            scores_of,
             tile,
             use_reentrant=False,
             preserve_rng_state=False,
@@ -73,12 +74,10 @@ def positions_of(tile: Tile, dtype: torch.dtype, device: torch.device) -> tuple[
     return position[first:], position[tile.keys]
 
 
-def _attend(query: Tensor, key: Tensor, value: Tensor, new_scores: Scores, tile: Tile) -> Tensor:
+def _attend(query: Tensor, key: Tensor, value: Tensor, scores_of: Scores, tile: Tile) -> Tensor:
     group_size = query.size(1) // key.size(1)
-    # the heads of a group side by side, [B, G, group_size * rows, ...], read its keys as one
-    scores = query.unflatten(1, (-1, group_size)).flatten(2, 3) @ key.mT
-    scores = scores.unflatten(2, (group_size, -1)).flatten(1, 2)  # [B, H, rows, keys]
-    scores = new_scores(scores, query, tile).to(query.dtype)
+    scores = scores_of(query, key, tile).to(query.dtype)
     probs = scores.masked_fill(future_of(tile, query.device), -torch.inf).softmax(dim=-1)
+    # the heads of a group side by side, [B, G, group_size * rows, ...], read its values as one
     context = probs.unflatten(1, (-1, group_size)).flatten(2, 3) @ value
     return context.unflatten(2, (group_size, -1)).flatten(1, 2)

@@ -5,6 +5,7 @@ from torch import Tensor
 
 from megatron_mep.attention.chunked import NUM_ROWS, chunked_attention
 from megatron_mep.attention.tiles import Tile
+from megatron_mep.encodings import products
 
 
 def key_bias_attention(
@@ -41,7 +42,8 @@ def key_bias_attention(
     # a constant of a row changes nothing after the softmax, so that no gradient flows through this one
     sum_at_query = running_sum[:, :, num_keys - num_queries :].detach()
 
-    def biased(scores: Tensor, query: Tensor, tile: Tile) -> Tensor:  # noqa: ARG001
+    def biased(query: Tensor, key: Tensor, tile: Tile) -> Tensor:
+        scores = products.scores(query, key)
         bias = running_sum[:, :, None, tile.keys] - sum_at_query[:, :, tile.rows, None]
         bias = bias.to(scores.dtype)
         return scores.add_(bias if gain is None else gain[:, :, tile.rows, None].to(bias.dtype) * bias)

@@ -6,6 +6,7 @@ from torch import Tensor
 
 from megatron_mep.attention.chunked import NUM_ROWS, chunked_attention, positions_of
 from megatron_mep.attention.tiles import Tile
+from megatron_mep.encodings import products
 
 
 def position_bias_attention(
@@ -32,7 +33,8 @@ def position_bias_attention(
         `[B, H, Q, D]` in the query's type.
     """
 
-    def biased(scores: Tensor, query: Tensor, tile: Tile) -> Tensor:  # noqa: ARG001
+    def biased(query: Tensor, key: Tensor, tile: Tile) -> Tensor:
+        scores = products.scores(query, key)
         bias = bias_of(*positions_of(tile, scores.dtype, scores.device))
         assert bias.shape == scores.shape[1:], f"bias {tuple(bias.shape)} for scores {tuple(scores.shape)}"
         return scores.add_(bias)

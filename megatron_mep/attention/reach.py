@@ -138,9 +138,9 @@ class _ScoreBound:
     def __init__(self, query: Tensor, key: Tensor, scale: float, num_rows: int) -> None:
         dtype = torch.promote_types(query.dtype, torch.float32)
         length = torch.linalg.vector_norm(key, dim=-1, dtype=dtype)  # [B, G, K]
-        self.num_sinks = _num_sinks(length)
+        self.num_sinks = num_sinks(length)
         self._group_size = query.size(1) // key.size(1)
-        self._longest = _running_max(length, self.num_sinks)
+        self._longest = running_max(length, self.num_sinks)
         reach = abs(scale) * torch.linalg.vector_norm(query, dim=-1, dtype=dtype)  # [B, H, Q]
         self._reach = _by_block(reach, num_rows, 0.0)
         self.largest = float(reach.amax() * length.amax())
@@ -155,7 +155,7 @@ class _ScoreBound:
             # elementwise: a product of matrices may be computed in bf16, under autocast for one
             centred = square - 2 * (key * mean).sum(-1) + mean.square().sum(-1)
             centred = (centred + ROUNDING * ROUNDING * square).clamp(min=0).sqrt()
-            self._centred = _running_max(centred, self.num_sinks)
+            self._centred = running_max(centred, self.num_sinks)
             along = scale * (query.unflatten(1, (key.size(1), -1)) * mean[:, :, None]).sum(-1)
             self._along = _by_block(along.flatten(1, 2), num_rows, 0.0)
 
@@ -190,7 +190,7 @@ def _farthest_of_band(steps: Tensor) -> Tensor:
     return filled.amax(-1).repeat_interleave(BAND, dim=1)[:, :num_blocks]
 
 
-def _num_sinks(length: Tensor) -> int:
+def num_sinks(length: Tensor) -> int:
     """How many keys at the beginning are computed for all blocks, given the lengths `[B, G, K]` of all."""
     if length.size(-1) <= NUM_SINKS:
         return 0
@@ -198,7 +198,7 @@ def _num_sinks(length: Tensor) -> int:
     return NUM_SINKS if bool((sinks > SINK_FACTOR * others).any()) else 0
 
 
-def _running_max(length: Tensor, num_sinks: int) -> Tensor:
+def running_max(length: Tensor, num_sinks: int) -> Tensor:
     """The largest of `[B, G, K]` before each key, sinks aside: `[B, G, K + 1]`, 0 where there is none."""
     counted = length.clone()
     counted[..., :num_sinks] = 0

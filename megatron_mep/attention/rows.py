@@ -9,6 +9,7 @@ from torch import Tensor
 from megatron_mep.attention.backend import Attend, Request, Row, no_dropout
 from megatron_mep.attention.flex import FlexAttention, Kernel, flash_is_installed, flex_mistakes, kernel_for
 from megatron_mep.attention.key_bias import key_bias_attention
+from megatron_mep.attention.pair_scores import pair_scores_attention
 from megatron_mep.attention.plain import plain_attention
 from megatron_mep.attention.position_bias import position_bias_attention
 from megatron_mep.attention.reference import MAX_DENSE_POSITIONS, dense_attention
@@ -18,7 +19,7 @@ from megatron_mep.attention.step import step_attention
 from megatron_mep.attention.toeplitz import toeplitz_attention
 from megatron_mep.attention.triton_kernels.blocks import HEAD_SIZES
 from megatron_mep.config.errors import Mistake
-from megatron_mep.encodings.base import DistanceBias, Encoding, KeyBias, PositionBias, ScoreMix
+from megatron_mep.encodings.base import DistanceBias, Encoding, KeyBias, PairScores, PositionBias, ScoreMix
 
 
 class Plain(Row):
@@ -27,7 +28,7 @@ class Plain(Row):
     name = "plain"
 
     def knows(self, encoding: Encoding) -> bool:  # noqa: D102
-        return not isinstance(encoding, DistanceBias | PositionBias | KeyBias | ScoreMix)
+        return not isinstance(encoding, DistanceBias | PositionBias | KeyBias | ScoreMix | PairScores)
 
     def mistakes(self, request: Request) -> list[Mistake]:  # noqa: ARG002, D102
         return []
@@ -156,7 +157,7 @@ class Chunked(Row):
     name = "chunked"
 
     def knows(self, encoding: Encoding) -> bool:  # noqa: D102
-        return isinstance(encoding, PositionBias | KeyBias | ScoreMix)
+        return isinstance(encoding, PositionBias | KeyBias | ScoreMix | PairScores)
 
     def mistakes(self, request: Request) -> list[Mistake]:  # noqa: D102
         return no_dropout(request, self.name)
@@ -167,9 +168,14 @@ class Chunked(Row):
         return f"{acts}: exact, a chunk of queries at a time, memory linear in the length{precision}"
 
     def attend(self, request: Request) -> Attend:  # noqa: D102
-        if isinstance(request.encoding, KeyBias):
-            return attend_with_sums
-        return position_bias_attention if isinstance(request.encoding, PositionBias) else score_mix_attention
+        match request.encoding:
+            case KeyBias():
+                return attend_with_sums
+            case PositionBias():
+                return position_bias_attention
+            case PairScores():
+                return pair_scores_attention
+        return score_mix_attention
 
 
 def package_is_there(name: str) -> bool:
@@ -195,7 +201,7 @@ class Reference(Row):
 
     def mistakes(self, request: Request) -> list[Mistake]:  # noqa: D102
         mistakes = no_dropout(request, self.name)
-        if isinstance(request.encoding, PositionBias | KeyBias | ScoreMix):
+        if isinstance(request.encoding, PositionBias | KeyBias | ScoreMix | PairScores):
             rule = f"must be auto under {request.encoding.name}: reference attention serves biases by distance alone"
             mistakes.append(request.against(rule, "set it to auto"))
         if request.epsilon:

@@ -6,6 +6,7 @@ from torch import Tensor
 
 from megatron_mep.attention.chunked import NUM_ROWS, chunked_attention, future_of, positions_of
 from megatron_mep.attention.tiles import Tile
+from megatron_mep.encodings import products
 
 Mix = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 """`(scores [B, H, rows, keys], query [B, H, rows, D], query position [rows], key position [keys])` -> new scores."""
@@ -31,7 +32,8 @@ def score_mix_attention(
         `[B, H, Q, D]` in the query's type.
     """
 
-    def mixed(scores: Tensor, query: Tensor, tile: Tile) -> Tensor:
+    def mixed(query: Tensor, key: Tensor, tile: Tile) -> Tensor:
+        scores = products.scores(query, key)
         causal = scores.masked_fill(future_of(tile, scores.device), 0)
         new = mix(causal, query, *positions_of(tile, scores.dtype, scores.device))
         assert new.shape == scores.shape, f"mixed scores {tuple(new.shape)}, not {tuple(scores.shape)}"

@@ -59,6 +59,14 @@ def toeplitz_attention(
         `[B, H, Q, D]`, in memory `[Q, B, H, D]`. A key or value that is no number may show in queries of its tile that
         come before it; where it is left out it does not show at all.
     """
+    assert_sound(query, key, bias)
+    query, key, value = (with_dense_rows(tensor) for tensor in (query, key, value))
+    output: Tensor = _ToeplitzAttention.apply(query, key, value, bias, scale, epsilon, work, rows)
+    return output
+
+
+def assert_sound(query: Tensor, key: Tensor, bias: Tensor) -> None:
+    """Assert that the arguments of an attention on a CPU belong together."""
     num_heads, num_queries, num_keys = query.size(1), query.size(2), key.size(2)
     assert query.device.type == "cpu", f"toeplitz attention computes on a CPU, not on {query.device}"
     assert num_heads % key.size(1) == 0, f"{num_heads} heads do not split over {key.size(1)} groups"
@@ -66,9 +74,6 @@ def toeplitz_attention(
     assert bias.size(0) == num_heads, f"bias of {bias.size(0)} heads for {num_heads}"
     assert bias.size(1) >= num_keys, f"bias ends at distance {bias.size(1) - 1}, before {num_keys} positions"
     assert bias.dtype in (torch.float32, torch.float64), f"a bias is fp32 or wider, not {bias.dtype}"
-    query, key, value = (_with_dense_rows(tensor) for tensor in (query, key, value))
-    output: Tensor = _ToeplitzAttention.apply(query, key, value, bias, scale, epsilon, work, rows)
-    return output
 
 
 class _ToeplitzAttention(torch.autograd.Function):
@@ -156,6 +161,6 @@ class _Sweep:
         return parts
 
 
-def _with_dense_rows(tensor: Tensor) -> Tensor:
+def with_dense_rows(tensor: Tensor) -> Tensor:
     """The tensor, copied only where the kernel could not read it: where its last dimension is not contiguous."""
     return tensor if tensor.stride(-1) == 1 else tensor.contiguous()

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
 from typing import NamedTuple
 
 import torch
@@ -154,15 +155,23 @@ class _Block(NamedTuple):
 
 
 def _blocks(tile: Tile, num_heads: int, num_groups: int, num_rows: int, dtype: torch.dtype) -> Iterator[_Block]:
-    """Some rows of as many groups at a time as keep their scores in the cache."""
+    """Some rows of as many groups at a time as keep their scores in the cache.
+
+    All rows that allow the same number of groups are taken before other groups are, whose keys would be read anew.
+    """
     first, last, _ = tile.heads.indices(num_heads)
     group_size = min(num_heads // num_groups, last - first)
-    for part in tile.parts(max(1, num_rows // group_size)):
+
+    def heads_at_once(part: Tile) -> int:
         group_bytes = group_size * part.num_rows * part.num_keys * dtype.itemsize
-        step = group_size * max(1, BLOCK_BYTES_PER_THREAD * torch.get_num_threads() // group_bytes)
+        return group_size * max(1, BLOCK_BYTES_PER_THREAD * torch.get_num_threads() // group_bytes)
+
+    for step, run in groupby(tile.parts(max(1, num_rows // group_size)), heads_at_once):
+        parts = list(run)
         for start in range(first, last, step):
-            heads = part._replace(heads=slice(start, min(start + step, last)))
-            yield _Block(heads, heads.groups(num_heads // num_groups), group_size)
+            for part in parts:
+                heads = part._replace(heads=slice(start, min(start + step, last)))
+                yield _Block(heads, heads.groups(num_heads // num_groups), group_size)
 
 
 def _block_backward(block: _Block, rows: _Rows, keys: _Keys, grads: _Grads, scale: float) -> None:

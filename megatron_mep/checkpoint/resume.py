@@ -24,6 +24,7 @@ LAYOUT = (
     "checkpoint",
     "validation",
     "evaluation",
+    "extrapolation",
     "generation",
     "logging",
 )

@@ -10,6 +10,7 @@ ranks, keeps them in fp32, hands the learned ones to the optimizer and stores al
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -17,6 +18,8 @@ import torch
 from torch import Tensor
 
 from megatron_mep.config.base import Config
+from megatron_mep.config.errors import ConfigError, Mistake
+from megatron_mep.encodings.rotate import rotate
 
 
 @dataclass(frozen=True)
@@ -67,8 +70,35 @@ class Encoding(Config, ABC):
     @property
     def learned(self) -> bool:
         """Whether any weight is trained: to be overridden where `weights` refuses to declare those of a single head."""
-        sizes = LayerSizes(num_heads=1, hidden_size=1, head_size=1)
+        sizes = LayerSizes(num_heads=1, hidden_size=2, head_size=2)
         return any(weight.learned for weight in self.layer_weights(sizes, torch.Generator()).values())
+
+    def mistakes(self, sizes: LayerSizes) -> list[Mistake]:
+        """What stands against it in a model of these sizes; the keys are its own options."""
+        try:
+            self.layer_weights(sizes, torch.Generator())
+        except ConfigError as error:
+            return list(error.mistakes)
+        return []
+
+    def resolved(self, train_length: int) -> "Encoding":  # noqa: ARG002
+        """Itself, with the options that follow the training length unless they are stated filled in."""
+        return self
+
+    def reading(self, spellings: Sequence[bytes]) -> "Encoding":  # noqa: ARG002
+        """Itself, with the options that follow the vocabulary filled in; `spellings[t]` is the text of token t."""
+        return self
+
+    def query_factor(self, position: Tensor) -> Tensor | None:  # noqa: ARG002
+        """What multiplies all scaled scores of the queries at these positions, before any bias: `[Q]`; `None` for 1."""
+        return None
+
+
+class Sharable(Encoding):
+    """An encoding that learns, whose layers may have one set of weights for all."""
+
+    shared_by_layers: bool = False
+    """Whether all layers have the same weights; otherwise each has its own."""
 
 
 class DistanceBias(Encoding):
@@ -157,16 +187,52 @@ class ScoreMix(Encoding):
         """
 
 
+class PairScores(Encoding):
+    """Scores of queries and keys, where these cannot be turned by their own positions alone.
+
+    A score is a function of its query and its key alone, whatever others stand beside them: queries come in chunks,
+    with the keys up to the last of these.
+    """
+
+    @abstractmethod
+    def of_pairs(
+        self, query: Tensor, key: Tensor, query_position: Tensor, key_position: Tensor, **weights: Tensor
+    ) -> Tensor:
+        """The scores that go to the softmax; `products.scores` multiplies queries and keys.
+
+        Args:
+            query: Scaled, `[B, H, Q, D]` in fp32 or wider.
+            key: `[B, G, K, D]`; head h reads group h // (H // G).
+            query_position: Whole numbers >= 0 in the type of the queries, `[Q]`; `[T, B, Q]` where the encoding is
+                `Placed`.
+            key_position: The same of the keys, `[K]`; some may be in the future of some queries.
+            weights: The tensors that `layer_weights` declares, those per head with this rank's H heads in dim 0.
+
+        Returns:
+            `[B, H, Q, K]`, finite, with finite gradients; what it says of keys in the future is not read.
+        """
+
+
 class Rotation(Encoding):
     """A rotation of queries and keys by their positions; the scores then depend on the difference of positions."""
 
+    turns_heads_apart: ClassVar[bool] = False
+    """Whether query heads of one group turn its keys differently, so that each needs a copy of them."""
+
     @abstractmethod
-    def angles(self, position: Tensor, head_size: int) -> Tensor:
+    def angles(self, position: Tensor, head_size: int, **weights: Tensor) -> Tensor:
         """The angles in radians by which pairs of dimensions turn: `[*position.shape, head_size // 2]`, fp32 or wider.
 
         Pair m is made of dimensions m and m + head_size // 2 (the split-half layout of GPT-NeoX and Llama); an angle
         of zero leaves it as it is. Positions are whole numbers in fp32 or fp64.
         """
+
+    def turned(self, heads: Tensor, position: Tensor, **weights: Tensor) -> Tensor:
+        """Queries or keys `[S, B, H, D]` at `position [S]`, turned by `angles` unless a subclass does more to them.
+
+        Where the encoding is `Placed`, positions are `[T, B, S]`: the subclass says which track it turns by.
+        """
+        return rotate(heads, self.angles(position, heads.size(-1), **weights))
 
 
 def per_head(weight: Tensor, like: Tensor) -> Tensor:

@@ -72,6 +72,8 @@ class ModelFacts(Config):
     """`validation` rows are written while training, `evaluation` rows from a checkpoint."""
     encoding: str
     encoding_options: dict[str, Any]
+    extrapolation: tuple[dict[str, Any], ...] = ()
+    """The length tricks that were put on the encoding, in turn, each with its options."""
     checkpoint: str | None
     """Null during training."""
     step: int

@@ -17,6 +17,8 @@ class GenerationFacts(Config):
     step: int
     encoding: str
     encoding_options: dict[str, Any]
+    extrapolation: tuple[dict[str, Any], ...] = ()
+    """The length tricks that were put on the encoding, in turn, each with its options."""
     train_length: int
     tokenizer_hash: str
     precision: str

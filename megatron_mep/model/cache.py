@@ -8,11 +8,12 @@ from megatron_mep.attention.key_bias import running_sum_of
 
 
 class Cache(StaticInferenceContext):
-    """Keys and values as Megatron-core caches them, and the running sums of encodings that read hidden states."""
+    """Keys and values as Megatron-core caches them, and the running sums and tokens of encodings that read these."""
 
     def __init__(self, max_batch_size: int, max_sequence_length: int) -> None:
         super().__init__(max_batch_size, max_sequence_length)
         self._sums: dict[int, Tensor] = {}
+        self._tokens: Tensor | None = None
 
     def sums_with(self, increments: Tensor, layer_number: int) -> Tensor:
         """Takes up the increments `[B, H, S]` of the next tokens: the sums of all K tokens read, `[B, H, K]` fp64."""
@@ -25,7 +26,16 @@ class Cache(StaticInferenceContext):
         sums[:, :, first:stop] = running_sum_of(increments, sums[:, :, first - 1] if first else None)
         return sums[:, :, :stop]
 
+    def tokens_with(self, tokens: Tensor) -> Tensor:
+        """Takes up the next tokens `[B, S]`: all that were read, `[B, K]`."""
+        before = self._tokens
+        if before is not None:
+            tokens = torch.cat((before[:, : self.sequence_len_offset], tokens), dim=1)
+        self._tokens = tokens
+        return tokens
+
     def swap_key_value_dict(self, batch_idx: Tensor) -> None:
         """Puts the samples in another order."""
         super().swap_key_value_dict(batch_idx)
         self._sums = {layer_number: sums[batch_idx] for layer_number, sums in self._sums.items()}
+        self._tokens = None if self._tokens is None else self._tokens[batch_idx]

@@ -43,6 +43,8 @@ class ModelConfig(Config):
     """Standard deviation of initial weights; those that write to the residual stream are divided by sqrt(2 layers)."""
     encoding: AnyEncoding = Mep()
     """The positional encoding, chosen by `name`."""
+    nope_layers: tuple[PositiveInt, ...] = ()
+    """Layers, counted from 1, whose attention the encoding leaves alone: no positional encoding acts there."""
     attention_backend: BackendName = "auto"
     """How attention is computed: chosen for the device, or by name; `reference` is dense, its memory grows as S^2."""
     attention_epsilon: float = Field(0.0, ge=0, lt=1)
@@ -54,6 +56,11 @@ class ModelConfig(Config):
     def head_size(self) -> int:
         """Dimensions of one head, D."""
         return self.hidden_size // self.num_attention_heads
+
+    @property
+    def num_encoded_layers(self) -> int:
+        """Layers in whose attention the encoding acts."""
+        return self.num_layers - len(set(self.nope_layers))
 
     @property
     def groups(self) -> int:

@@ -16,12 +16,21 @@ from torch import Tensor
 
 from megatron_mep.attention.backend import Backend
 from megatron_mep.attention.key_bias import running_sum_of
-from megatron_mep.attention.rotate import rotate
 from megatron_mep.attention.step import Decoding
 from megatron_mep.attention.work import Work
-from megatron_mep.encodings.base import DistanceBias, Encoding, KeyBias, LayerSizes, PositionBias, Rotation, ScoreMix
+from megatron_mep.encodings.base import (
+    DistanceBias,
+    Encoding,
+    KeyBias,
+    LayerSizes,
+    PairScores,
+    PositionBias,
+    Rotation,
+    ScoreMix,
+)
+from megatron_mep.encodings.placement import Placed
 from megatron_mep.model.cache import Cache
-from megatron_mep.parallel.tensor import EncodingWeights, shared_by
+from megatron_mep.parallel.tensor import EncodingWeights, generator_of, shared_by
 
 
 class EncodedAttention(MegatronModule):
@@ -61,15 +70,27 @@ class EncodedAttention(MegatronModule):
         self.largest_score: Callable[[], Tensor] | None = None
         """The largest score that any query and key can have, where their norms fix it; set by who builds both."""
         self._decoding = Decoding()
-        self.encoding_weights = EncodingWeights(
-            encoding,
-            LayerSizes(config.num_attention_heads, config.hidden_size, config.kv_channels),
-            layer_number,
-            seed,
+        sizes = LayerSizes(config.num_attention_heads, config.hidden_size, config.kv_channels)
+        self.encoding_weights: EncodingWeights | None = EncodingWeights(
+            encoding.layer_weights(sizes, generator_of(seed, layer_number)),
+            sizes.num_heads,
             tensor_group.rank(),
             tensor_group.size(),
             tensor_group,
         )
+        """Its own; `None` where it borrows those of another layer."""
+        self._borrowed: Callable[[], dict[str, Tensor]] | None = None
+
+    def borrow_weights(self, lender: "EncodedAttention") -> None:
+        """Share the weights of another layer, which alone holds them as parameters and in checkpoints."""
+        self.encoding_weights = None
+        # a method, since a module would be registered here too
+        self._borrowed = lender._given_weights
+
+    def _given_weights(self) -> dict[str, Tensor]:
+        given = self._borrowed or self.encoding_weights
+        assert given is not None, "a layer without weights of its own borrows some"
+        return given()
 
     def forward(
         self,
@@ -83,24 +104,35 @@ class EncodedAttention(MegatronModule):
     ) -> Tensor:
         """Queries `[Q, B, H, D]`, keys and values `[K, B, G, D]` -> `[Q, B, H * D]`.
 
-        In the place of a mask comes what `read` returned, where the encoding reads hidden states.
+        In the place of a mask comes what `read` returned, where the encoding reads hidden states, or the places of all
+        keys, where it is `Placed`.
         """
         assert attention_bias is None, "the encoding is the only bias"
         assert packed_seq_params is None, "packed documents are not masked here"
         num_queries, num_keys = query.shape[0], key.shape[0]
-        position = torch.arange(num_keys, dtype=torch.float32, device=query.device)
+        position = self._positions(num_keys, attention_mask, query.device)
+        weights = self._given_weights()
+        at_queries = position[..., num_keys - num_queries :]
         if isinstance(self.encoding, Rotation):
-            angle = self.encoding.angles(position, query.shape[-1])
-            query, key = rotate(query, angle[num_keys - num_queries :]), rotate(key, angle)
+            if self.encoding.turns_heads_apart:
+                copies = query.shape[2] // key.shape[2]
+                key, value = (tensor.repeat_interleave(copies, dim=2) for tensor in (key, value))
+            query, key = (
+                self.encoding.turned(heads, at, **weights) for heads, at in ((query, at_queries), (key, position))
+            )
+        factor = self.encoding.query_factor(at_queries)
+        if factor is not None:
+            query = (query * factor[:, None, None, None]).to(query.dtype)
         if num_queries == num_keys:
             self._decoding.forget()
-        acting = self._acting(position, num_queries, attention_mask)
+        acting = self._acting(position, num_queries, attention_mask, weights)
         by_head = [tensor.permute(1, 2, 0, 3) for tensor in (query, key, value)]
         options: dict[str, Any] = {"scale": self.scale}
         if self.backend.counts_work:
             options["work"] = self.work
         if self.backend.takes_bound and self.largest_score is not None:
-            options["bound"] = self.largest_score()
+            bound = self.largest_score()
+            options["bound"] = bound if factor is None else bound * factor.abs().max()
         decodes = num_queries < num_keys and not torch.is_grad_enabled()
         if decodes and self.backend.step and self.backend.counts_work:
             self._decoding.note(by_head[1], num_queries)
@@ -123,16 +155,23 @@ class EncodedAttention(MegatronModule):
             if self.config.sequence_parallel
             else shared_by(self._tensor_group, hidden)
         )
-        weights = self.encoding_weights()
+        weights = self._given_weights()
         increments, gain = self.encoding.increments(hidden, **weights), self.encoding.gain(hidden, **weights)
         sums = running_sum_of(increments) if cache is None else cache.sums_with(increments, self.layer_number)
         return sums if gain is None else torch.cat((sums, gain.to(sums.dtype)), dim=-1)
 
+    def _positions(self, num_keys: int, places: Tensor | None, device: torch.device) -> Tensor:
+        """Those of all keys: `[K]`, or `[T, B, K]` where the encoding is `Placed`."""
+        if not isinstance(self.encoding, Placed):
+            return torch.arange(num_keys, dtype=torch.float32, device=device)
+        assert places is not None, "the model must be built as an EncodedGPT"
+        assert places.size(-1) == num_keys, f"places of {places.size(-1)} of {num_keys} keys"
+        return places.to(torch.float32)
+
     def _acting(
-        self, position: Tensor, num_queries: int, read: Tensor | None
+        self, position: Tensor, num_queries: int, read: Tensor | None, weights: dict[str, Tensor]
     ) -> Tensor | Callable[..., Tensor] | tuple[Any, ...] | None:
         """What the backend is given beside queries, keys and values."""
-        weights = self.encoding_weights()
         match self.encoding:
             case DistanceBias() if num_queries < len(position) and not torch.is_grad_enabled():
                 of_distance = partial(self.encoding.of_distance, **weights)
@@ -143,6 +182,8 @@ class EncodedAttention(MegatronModule):
                 return partial(self.encoding.of_positions, **weights)
             case ScoreMix():
                 return partial(self.encoding.of_scores, **weights)
+            case PairScores():
+                return partial(_pairs, self.encoding, position, weights)
             case KeyBias():
                 assert read is not None, "the layer must be built with ReadingAttention"
                 num_keys = len(position)
@@ -163,3 +204,17 @@ class EncodedAttention(MegatronModule):
         """Where attention dropout draws: in the default stream all tensor ranks would drop alike, in other heads."""
         drops = self.training and self.config.attention_dropout > 0
         return get_cuda_rng_tracker().fork() if drops else nullcontext()
+
+
+def _pairs(
+    encoding: PairScores,
+    position: Tensor,
+    weights: dict[str, Tensor],
+    query: Tensor,
+    key: Tensor,
+    query_index: Tensor,
+    key_index: Tensor,
+) -> Tensor:
+    """The scores of some of the queries and keys that stand at `position [K]` or `[T, B, K]`."""
+    position = position.to(query.dtype)
+    return encoding.of_pairs(query, key, position[..., query_index], position[..., key_index], **weights)

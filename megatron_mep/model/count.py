@@ -4,7 +4,8 @@ import math
 
 import torch
 
-from megatron_mep.encodings.base import Encoding, LayerSizes
+from megatron_mep.encodings.base import LayerSizes, Sharable, Weight
+from megatron_mep.encodings.placement import Embedded
 from megatron_mep.model.config import ModelConfig
 
 VOCABULARY_MULTIPLE = 128
@@ -24,7 +25,7 @@ def num_parameters(model: ModelConfig, vocabulary_size: int) -> int:
     norm, head_norm = per_dimension * model.hidden_size, per_dimension * model.head_size
     norms = 2 * norm + (2 * head_norm if model.qk_norm else 0)
     layer = sum(rows * columns + (rows if model.linear_bias else 0) for rows, columns in _matrices(model))
-    return embeddings + norm + model.num_layers * (layer + norms + _encoding_weights(model.encoding, model))
+    return embeddings + norm + model.num_layers * (layer + norms) + _encoding_weights(model)
 
 
 def flops_per_token(model: ModelConfig, vocabulary_size: int, seq_length: int) -> float:
@@ -50,7 +51,14 @@ def _matrices(model: ModelConfig) -> list[tuple[int, int]]:
     ]
 
 
-def _encoding_weights(encoding: Encoding, model: ModelConfig) -> int:
-    sizes = LayerSizes(model.num_attention_heads, model.hidden_size, model.head_size)
-    weights = encoding.layer_weights(sizes, torch.Generator())
+def _encoding_weights(model: ModelConfig) -> int:
+    encoding, sizes = model.encoding, LayerSizes(model.num_attention_heads, model.hidden_size, model.head_size)
+    sets = 1 if isinstance(encoding, Sharable) and encoding.shared_by_layers else model.num_encoded_layers
+    count = sets * _learned(encoding.layer_weights(sizes, torch.Generator()))
+    if isinstance(encoding, Embedded):
+        count += _learned(encoding.embedding_weights(sizes, torch.Generator()))
+    return count
+
+
+def _learned(weights: dict[str, Weight]) -> int:
     return sum(weight.value.numel() for weight in weights.values() if weight.learned)

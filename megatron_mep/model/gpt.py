@@ -4,14 +4,19 @@ from functools import partial
 from typing import Literal
 
 import torch
-from megatron.core.models.gpt.gpt_model import GPTModel
 from megatron.core.transformer.transformer_config import TransformerConfig
+from torch.distributed import ProcessGroup
 
+from megatron_mep.encodings.base import LayerSizes, Sharable
+from megatron_mep.encodings.placement import Embedded
 from megatron_mep.model.config import ModelConfig
 from megatron_mep.model.count import padded_vocabulary
+from megatron_mep.model.encoded_gpt import AddedVectors, EncodedGPT
+from megatron_mep.model.in_force import encoded_layers
 from megatron_mep.model.layer_spec import decoder_spec
 from megatron_mep.model.norm import largest_score
 from megatron_mep.parallel.config import ParallelConfig
+from megatron_mep.parallel.tensor import EncodingWeights, generator_of
 
 Recompute = Literal["none", "selective", "full"]
 """Activations computed again in the backward pass: none, those of core attention, or all of a layer."""
@@ -24,7 +29,7 @@ def build_model(
     seed: int,
     dtype: torch.dtype = torch.float32,
     recompute: Recompute = "none",
-) -> GPTModel:
+) -> EncodedGPT:
     """The model of this tensor rank, with the initial weights that `seed` fixes at every layout.
 
     It is built in fp32, to load masters into; `dtype` is what the caller then casts it to. Every matrix is drawn whole
@@ -32,21 +37,41 @@ def build_model(
     start from the same weights.
     """
     torch.manual_seed(seed)
-    built = GPTModel(
+    built = EncodedGPT(
+        encoding=model.encoding,
         config=_transformer_config(model, parallel, recompute),
         transformer_layer_spec=decoder_spec(model, seed, dtype),
         vocab_size=padded_vocabulary(vocabulary_size, parallel.tensor),
-        # read by learned absolute positions alone
-        max_sequence_length=0,
-        position_embedding_type="none",
         share_embeddings_and_output_weights=model.tied_embeddings,
     )
+    if isinstance(model.encoding, Embedded):
+        built.embedding.position_embeddings = _added_vectors(model, model.encoding, seed, built.embedding.tp_group)
+    if isinstance(model.encoding, Sharable) and model.encoding.shared_by_layers:
+        lender, *borrowers = (layer for layer in encoded_layers(built) if layer.encoding == model.encoding)
+        for layer in borrowers:
+            layer.borrow_weights(lender)
     if model.qk_norm:
         for layer in built.decoder.layers:
             attention = layer.self_attention
             core = attention.core_attention
             core.largest_score = partial(largest_score, attention.q_layernorm, attention.k_layernorm, core.scale)
     return built
+
+
+def _added_vectors(model: ModelConfig, encoding: Embedded, seed: int, tensor_group: ProcessGroup) -> AddedVectors:
+    """What the encoding adds to the embeddings, computed alike by all tensor ranks."""
+    sizes = LayerSizes(model.num_attention_heads, model.hidden_size, model.head_size)
+    declared = encoding.embedding_weights(sizes, generator_of(seed, 0))
+    assert not any(weight.per_head for weight in declared.values()), "embeddings have no heads"
+    weights = EncodingWeights(
+        declared,
+        sizes.num_heads,
+        tensor_group.rank(),
+        tensor_group.size(),
+        tensor_group,
+        gives_parts=False,
+    )
+    return AddedVectors(encoding, model.hidden_size, weights)
 
 
 def _transformer_config(model: ModelConfig, parallel: ParallelConfig, recompute: Recompute) -> TransformerConfig:
@@ -65,6 +90,8 @@ def _transformer_config(model: ModelConfig, parallel: ParallelConfig, recompute:
         hidden_dropout=model.hidden_dropout,
         attention_dropout=model.attention_dropout,
         init_method_std=model.init_std,
+        # layers that hold other weights than their neighbours cannot be stored as one stack
+        hetereogenous_dist_checkpoint=bool(model.nope_layers) or getattr(model.encoding, "shared_by_layers", False),
         tensor_model_parallel_size=parallel.tensor,
         sequence_parallel=parallel.sequence,
         recompute_granularity=None if recompute == "none" else recompute,

@@ -32,5 +32,6 @@ def learned_encoding_weights(model: nn.Module) -> dict[str, nn.Parameter]:
     return {
         f"layer_{layer.layer_number:02d}/{name}": weight
         for layer in encoded_layers(model)
+        if layer.encoding_weights is not None
         for name, weight in layer.encoding_weights.named_parameters()
     }

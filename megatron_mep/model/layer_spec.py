@@ -12,7 +12,8 @@ from megatron.core.transformer.transformer_block import TransformerBlockSubmodul
 from megatron.core.transformer.transformer_layer import TransformerLayer, TransformerLayerSubmodules
 
 from megatron_mep.attention.choose import Backend, choose
-from megatron_mep.encodings.base import KeyBias
+from megatron_mep.encodings.base import Encoding, KeyBias
+from megatron_mep.encodings.nope import Nope
 from megatron_mep.model.config import ModelConfig
 from megatron_mep.model.core_attention import EncodedAttention
 from megatron_mep.model.norm import HeadNorm, Norm
@@ -24,20 +25,26 @@ def decoder_spec(model: ModelConfig, seed: int, dtype: torch.dtype) -> Transform
 
     `dtype` is the type in which queries, keys and values will come.
     """
+    encoded, bare = (_layer_spec(model, encoding, seed, dtype) for encoding in (model.encoding, Nope()))
+    layers = [bare if number in model.nope_layers else encoded for number in range(1, model.num_layers + 1)]
+    return TransformerBlockSubmodules(layer_specs=layers, layer_norm=Norm)
+
+
+def _layer_spec(model: ModelConfig, encoding: Encoding, seed: int, dtype: torch.dtype) -> ModuleSpec:
     # chosen ahead of the layers: Megatron-core tells an error of theirs in words of its own
     attention = {
-        "encoding": model.encoding,
+        "encoding": encoding,
         "seed": seed,
-        "training_backend": _backend(model, dtype, training=True),
-        "evaluation_backend": _backend(model, dtype, training=False),
+        "training_backend": _backend(model, encoding, dtype, training=True),
+        "evaluation_backend": _backend(model, encoding, dtype, training=False),
     }
     head_norm = HeadNorm if model.qk_norm else IdentityOp
-    layer = ModuleSpec(
+    return ModuleSpec(
         module=TransformerLayer,
         submodules=TransformerLayerSubmodules(
             input_layernorm=Norm,
             self_attention=ModuleSpec(
-                module=ReadingAttention if isinstance(model.encoding, KeyBias) else SelfAttention,
+                module=ReadingAttention if isinstance(encoding, KeyBias) else SelfAttention,
                 params={"attn_mask_type": AttnMaskType.causal},
                 submodules=SelfAttentionSubmodules(
                     linear_qkv=ColumnParallelLinear,
@@ -56,12 +63,11 @@ def decoder_spec(model: ModelConfig, seed: int, dtype: torch.dtype) -> Transform
             mlp_bda=get_bias_dropout_add,
         ),
     )
-    return TransformerBlockSubmodules(layer_specs=[layer] * model.num_layers, layer_norm=Norm)
 
 
-def _backend(model: ModelConfig, dtype: torch.dtype, training: bool) -> Backend:
+def _backend(model: ModelConfig, encoding: Encoding, dtype: torch.dtype, training: bool) -> Backend:
     return choose(
-        model.encoding,
+        encoding,
         device_type="cuda" if torch.cuda.is_available() else "cpu",
         dtype=dtype,
         head_size=model.head_size,

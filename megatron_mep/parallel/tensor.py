@@ -1,4 +1,4 @@
-"""An encoding's weights as a module of one layer: drawn for all heads, this rank's heads kept, always fp32."""
+"""An encoding's weights as a module: drawn for all heads, this rank's heads kept, always fp32."""
 
 from collections.abc import Callable
 from typing import Any
@@ -11,42 +11,39 @@ from megatron.core.transformer.utils import ensure_metadata_has_dp_cp_group, mak
 from torch import Tensor, distributed, nn
 from torch.distributed import ProcessGroup
 
-from megatron_mep.encodings.base import Encoding, LayerSizes
+from megatron_mep.encodings.base import Weight
 
 
 class EncodingWeights(nn.Module):
-    """The weights of an encoding in one layer; called, it returns what the encoding's formula takes.
+    """The weights of an encoding in one layer, or at the embeddings; called, it returns what the formula takes.
 
     Args:
-        encoding: Declares the weights.
-        sizes: Of the whole model, H its query heads.
-        layer_number: The layer whose weights these are, from 1.
-        seed: The run's seed; with the layer's number it decides what is drawn.
+        declared: The weights by name, for all heads.
+        num_heads: Query heads of the whole model, H.
         tensor_rank: Which heads are here: `[tensor_rank * H / tensor_size, (tensor_rank + 1) * H / tensor_size)`.
         tensor_size: Over how many ranks the heads are divided.
         tensor_group: Those ranks; may be `None` where `tensor_size` is 1.
+        gives_parts: Whether each rank gives a part of the gradient of weights that are not per head, as in attention,
+            where it uses them for its own heads; all give the whole of it where all compute the same.
 
     The modules above it must build their sharded state dict from their children's, as Megatron's `MegatronModule` does.
     """
 
     def __init__(
         self,
-        encoding: Encoding,
-        sizes: LayerSizes,
-        layer_number: int,
-        seed: int,
+        declared: dict[str, Weight],
+        num_heads: int,
         tensor_rank: int = 0,
         tensor_size: int = 1,
         tensor_group: ProcessGroup | None = None,
+        gives_parts: bool = True,
     ) -> None:
         super().__init__()
-        num_heads = sizes.num_heads
         assert num_heads % tensor_size == 0, f"{tensor_size} tensor ranks cannot share {num_heads} heads"
         assert tensor_size == 1 or tensor_group is not None, "several tensor ranks need their group"
-        self._tensor_group = tensor_group
-        weights = encoding.layer_weights(sizes, _generator(seed, layer_number))
-        self._per_head = frozenset(name for name, weight in weights.items() if weight.per_head)
-        for name, weight in weights.items():
+        self._tensor_group, self._gives_parts = tensor_group, gives_parts
+        self._per_head = frozenset(name for name, weight in declared.items() if weight.per_head)
+        for name, weight in declared.items():
             assert weight.value.dtype == torch.float32, f"weight {name} must be fp32"
             assert not weight.per_head or len(weight.value) == num_heads, f"dim 0 of weight {name} must be the heads"
             value = weight.value.chunk(tensor_size)[tensor_rank].clone() if weight.per_head else weight.value
@@ -77,7 +74,7 @@ class EncodingWeights(nn.Module):
         )
 
     def _as_used(self, name: str, parameter: nn.Parameter) -> Tensor:
-        if name not in self._per_head and self._tensor_group is not None:
+        if name not in self._per_head and self._gives_parts and self._tensor_group is not None:
             return shared_by(self._tensor_group, parameter)
         # ZeRO 3 takes a parameter's memory away once the forward pass of its module is over
         return parameter.clone()
@@ -90,6 +87,12 @@ class EncodingWeights(nn.Module):
             return result if result.dtype == tensor.dtype else tensor.to(result.device)
 
         return super()._apply(moved, recurse)
+
+
+def generator_of(seed: int, layer_number: int) -> torch.Generator:
+    """A stream of the layer's own, unlike that of any other seed and layer; number 0 is that of the embeddings."""
+    mixed = np.random.SeedSequence((seed, layer_number)).generate_state(1, np.uint64)
+    return torch.Generator().manual_seed(int(mixed[0]))
 
 
 def is_encoding_weight(parameter: nn.Parameter) -> bool:
@@ -124,9 +127,3 @@ def _parameter(value: Tensor, per_head: bool) -> nn.Parameter:
     set_tensor_model_parallel_attributes(parameter, is_parallel=per_head, dim=0 if per_head else -1, stride=1)
     parameter.encoding_weight = True  # type: ignore[attr-defined]
     return parameter
-
-
-def _generator(seed: int, layer_number: int) -> torch.Generator:
-    """A stream of the layer's own, unlike that of any other seed and layer."""
-    mixed = np.random.SeedSequence((seed, layer_number)).generate_state(1, np.uint64)
-    return torch.Generator().manual_seed(int(mixed[0]))

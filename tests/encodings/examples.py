@@ -6,7 +6,21 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from megatron_mep.encodings.base import KeyBias, LayerSizes, PositionBias, ScoreMix, Weight
+from megatron_mep.encodings.base import (
+    DistanceBias,
+    Encoding,
+    KeyBias,
+    LayerSizes,
+    PairScores,
+    PositionBias,
+    Rotation,
+    ScoreMix,
+    Sharable,
+    Weight,
+)
+from megatron_mep.encodings.placement import Embedded, Placed
+from megatron_mep.encodings.products import scores as products_of
+from megatron_mep.encodings.rotate import rotate
 
 
 def normal(generator: torch.Generator, *sizes: int) -> Tensor:
@@ -138,6 +152,85 @@ class Dape(ScoreMix):
         hidden = functional.leaky_relu(functional.conv2d(padded, weights["inner"], padding=(0, reach)))
         mixed = functional.conv2d(hidden, weights["outer"], padding=(0, reach))
         return scores + bias + mixed[..., : scores.size(-1)]
+
+
+class SharedSlope(Sharable, DistanceBias):
+    """b_h(d) = -exp(s_h) d with learned s."""
+
+    name: str = "shared"
+    source: ClassVar[str] = "none"
+    formula: ClassVar[str] = "-exp(s_h) d"
+
+    def weights(self, num_heads: int, generator: torch.Generator) -> dict[str, Weight]:
+        return {"s": Weight(normal(generator, num_heads) - 1)}
+
+    def of_distance(self, distance: Tensor, **weights: Tensor) -> Tensor:
+        return -weights["s"].to(distance.dtype).exp().reshape(-1, *(1,) * distance.dim()) * distance
+
+
+class Table(Embedded, Encoding):
+    """A learned vector for each of the first positions, the last one for all that follow."""
+
+    name: str = "table"
+    source: ClassVar[str] = "none"
+    formula: ClassVar[str] = "x_i + e_i"
+    num_positions: int = 7
+
+    def embedding_weights(self, sizes: LayerSizes, generator: torch.Generator) -> dict[str, Weight]:
+        return {"table": Weight(normal(generator, self.num_positions, sizes.hidden_size), per_head=False)}
+
+    def added(self, position: Tensor, hidden_size: int, **weights: Tensor) -> Tensor:
+        assert weights["table"].size(1) == hidden_size
+        return weights["table"].to(position.dtype)[position.long().clamp(max=self.num_positions - 1)]
+
+
+class Segments(Embedded, Placed, Rotation):
+    """Tokens below `end` end a segment: turned by the segment's number, a wave added by the place in it."""
+
+    name: str = "segments"
+    source: ClassVar[str] = "none"
+    formula: ClassVar[str] = "turn by segment"
+    end: int = 20
+
+    def places(self, tokens: Tensor, training: bool) -> Tensor:  # noqa: ARG002
+        ends = tokens < self.end
+        segment = ends.cumsum(-1) - ends.long()
+        index = torch.arange(tokens.size(1), device=tokens.device).expand_as(tokens)
+        first = torch.where(segment.diff(dim=-1, prepend=segment[:, :1] - 1) > 0, index, 0).cummax(-1).values
+        return torch.stack((index - first, segment))
+
+    def added(self, position: Tensor, hidden_size: int, **weights: Tensor) -> Tensor:  # noqa: ARG002
+        return torch.sin(position[0, ..., None] * torch.arange(1, hidden_size + 1, device=position.device))
+
+    def angles(self, position: Tensor, head_size: int, **weights: Tensor) -> Tensor:  # noqa: ARG002
+        return position[..., None] * torch.linspace(1, 0.1, head_size // 2, dtype=position.dtype)
+
+    def turned(self, heads: Tensor, position: Tensor, **weights: Tensor) -> Tensor:
+        return rotate(heads, self.angles(position[1], heads.size(-1), **weights))
+
+
+class Halved(PairScores):
+    """Turned by the distance up to `near`, by half of what exceeds it beyond, and no more than that."""
+
+    name: str = "halved"
+    source: ClassVar[str] = "none"
+    formula: ClassVar[str] = "turn by near + (d - near) / 2"
+    near: float = 4.0
+
+    def weights(self, num_heads: int, generator: torch.Generator) -> dict[str, Weight]:
+        return {"gain": Weight(1 + normal(generator, num_heads) / 4)}
+
+    def of_pairs(
+        self, query: Tensor, key: Tensor, query_position: Tensor, key_position: Tensor, **weights: Tensor
+    ) -> Tensor:
+        def turned(heads: Tensor, position: Tensor) -> Tensor:
+            angle = position[:, None] * torch.linspace(1, 0.1, heads.size(-1) // 2, dtype=heads.dtype)
+            return rotate(heads.permute(2, 0, 1, 3), angle).permute(1, 2, 0, 3)
+
+        near = products_of(turned(query, query_position), turned(key, key_position))
+        far = products_of(turned(query, (query_position + self.near) / 2), turned(key, key_position / 2))
+        is_near = query_position[:, None] - key_position <= self.near
+        return torch.where(is_near, near, far) * weights["gain"].to(query.dtype)[:, None, None]
 
 
 def _projected(hidden: Tensor, weight: Tensor) -> Tensor:

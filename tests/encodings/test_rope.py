@@ -8,8 +8,8 @@ import torch
 from pydantic import ValidationError
 from torch import Tensor
 
-from megatron_mep.attention.rotate import rotate
 from megatron_mep.encodings.rope import Rope
+from megatron_mep.encodings.rotate import rotate
 from tests.encodings.oracle import fp64
 
 HEAD_SIZE = 8

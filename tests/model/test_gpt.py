@@ -32,9 +32,15 @@ ENCODINGS: dict[str, dict[str, Any]] = {
     "fox": {"name": "tests.encodings.examples:Fox"},
     "cable": {"name": "tests.encodings.examples:Cable"},
     "cope": {"name": "tests.encodings.examples:Cope"},
+    "shared by layers": {"name": "tests.encodings.examples:SharedSlope", "shared_by_layers": True},
+    "added to embeddings": {"name": "tests.encodings.examples:Table"},
+    "placed by tokens": {"name": "tests.encodings.examples:Segments"},
+    "scores of pairs": {"name": "tests.encodings.examples:Halved"},
 }
 MODELS: dict[str, dict[str, Any]] = {
     **{name: {"encoding": encoding} for name, encoding in ENCODINGS.items()},
+    "learned mep but in layer 1": {"encoding": LEARNED, "nope_layers": [1]},
+    "scores of pairs, 2 groups": {"encoding": ENCODINGS["scores of pairs"], "num_query_groups": 2},
     "learned mep, 2 groups": {"encoding": LEARNED, "num_query_groups": 2},
     "learned mep, 1 group": {"encoding": LEARNED, "num_query_groups": 1},
     "gelu, layernorm, biases, tied": {

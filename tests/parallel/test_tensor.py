@@ -12,7 +12,7 @@ from torch.distributed import ProcessGroup
 
 from megatron_mep.checkpoint.writer import write_in_this_process
 from megatron_mep.encodings.base import Encoding, LayerSizes, Weight
-from megatron_mep.parallel.tensor import EncodingWeights, is_encoding_weight, shared_by
+from megatron_mep.parallel.tensor import EncodingWeights, generator_of, is_encoding_weight, shared_by
 from tests.support.distributed import joined, run
 
 NUM_HEADS = 4
@@ -41,10 +41,12 @@ def score(slope: Tensor, base: Tensor, mix: Tensor, scale: Tensor) -> Tensor:
     return slope.prod(dim=1) * mix[0] + (mix[1] * base).sin() * scale
 
 
+def _declared(seed: int, layer_number: int) -> dict[str, Weight]:
+    return Toy(name="toy").layer_weights(SIZES, generator_of(seed, layer_number))
+
+
 def weights_of(tensor_rank: int = 0, tensor_size: int = 1, layer_number: int = 1, seed: int = 0) -> EncodingWeights:
-    return EncodingWeights(
-        Toy(name="toy"), SIZES, layer_number, seed, tensor_rank, tensor_size, Mock(spec=ProcessGroup)
-    )
+    return EncodingWeights(_declared(seed, layer_number), NUM_HEADS, tensor_rank, tensor_size, Mock(spec=ProcessGroup))
 
 
 @pytest.mark.parametrize("tensor_size", [2, 4])
@@ -127,7 +129,7 @@ def test_gradients_are_those_of_one_rank_with_all_heads():
 
 def _gradients():
     here = joined(tensor=2)
-    weights = EncodingWeights(Toy(name="toy"), SIZES, 1, 0, here.tensor_rank, 2, here.tensor_group)
+    weights = EncodingWeights(_declared(0, 1), NUM_HEADS, here.tensor_rank, 2, here.tensor_group)
     per_head = torch.tensor([1.0, -2.0, 3.0, 0.5])
     mine = slice(2 * here.tensor_rank, 2 * here.tensor_rank + 2)
     (score(**{name: value.double() for name, value in weights().items()}) * per_head[mine]).sum().backward()
@@ -161,7 +163,7 @@ def test_a_checkpoint_loads_at_another_tensor_size(tmp_path: Path):
 def _layers(seed: int, tensor: int) -> list[EncodingWeights]:
     here = joined(tensor=tensor)
     return [
-        EncodingWeights(Toy(name="toy"), SIZES, layer + 1, seed, here.tensor_rank, tensor, here.tensor_group)
+        EncodingWeights(_declared(seed, layer + 1), NUM_HEADS, here.tensor_rank, tensor, here.tensor_group)
         for layer in range(NUM_LAYERS)
     ]
 

@@ -1,0 +1,11 @@
+"""Scores of queries and keys whose heads come in groups."""
+
+from torch import Tensor
+
+
+def scores(query: Tensor, key: Tensor) -> Tensor:
+    """Products of queries `[B, H, Q, D]` and keys `[B, G, K, D]`, of which head h reads group h // (H // G)."""
+    group_size = query.size(1) // key.size(1)
+    # the heads of a group side by side, [B, G, group_size * Q, ...], read its keys as one
+    products = query.unflatten(1, (-1, group_size)).flatten(2, 3) @ key.mT
+    return products.unflatten(2, (group_size, -1)).flatten(1, 2)

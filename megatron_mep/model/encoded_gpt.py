@@ -1,0 +1,73 @@
+"""Megatron-core's GPTModel under an encoding that acts on embeddings, or that places tokens elsewhere than in order."""
+
+from typing import Any
+
+import torch
+from megatron.core.models.gpt.gpt_model import GPTModel
+from torch import Tensor
+
+from megatron_mep.encodings.base import Encoding
+from megatron_mep.encodings.placement import Embedded, Placed
+from megatron_mep.model.cache import Cache
+from megatron_mep.parallel.tensor import EncodingWeights
+
+
+class EncodedGPT(GPTModel):
+    """A GPTModel that knows the places of its tokens, and tells the embeddings and every layer.
+
+    To the layers they go in the place of the attention mask, which a causal decoder has no use for: as an argument of
+    every layer they are there when activations are computed again.
+    """
+
+    def __init__(self, *args: Any, encoding: Encoding, **options: Any) -> None:
+        """As Megatron-core's; the encoding is that of the layers."""
+        added = "learned_absolute" if isinstance(encoding, Embedded) else "none"
+        # Megatron-core's own table has no row; what stands in its place comes after
+        super().__init__(*args, position_embedding_type=added, max_sequence_length=0, **options)
+        self.encoding = encoding
+
+    def forward(
+        self,
+        input_ids: Tensor,
+        position_ids: None = None,
+        attention_mask: None = None,
+        *args: Any,
+        inference_context: Cache | None = None,
+        **options: Any,
+    ) -> Tensor:
+        """Tokens `[B, S]` as Megatron-core takes them; positions and mask are the encoding's to say."""
+        assert position_ids is None, "the encoding says where tokens are"
+        assert attention_mask is None, "the causal mask is the only one"
+        first = 0 if inference_context is None else inference_context.sequence_len_offset
+        places = self._places(input_ids, inference_context)
+        position = torch.arange(first, first + input_ids.size(1), device=input_ids.device)
+        if places is not None:
+            position = places[..., first:]
+        result: Tensor = super().forward(
+            input_ids, position, places, *args, inference_context=inference_context, **options
+        )
+        return result
+
+    def _places(self, input_ids: Tensor, cache: Cache | None) -> Tensor | None:
+        """Those of the tokens and of all that are cached, `[T, B, K]`; `None` where they follow in order."""
+        if not isinstance(self.encoding, Placed):
+            return None
+        tokens = input_ids if cache is None else cache.tokens_with(input_ids)
+        return self.encoding.places(tokens, self.training)
+
+
+class AddedVectors(torch.nn.Module):
+    """What an encoding adds to the embeddings, in the place of Megatron-core's table of positions."""
+
+    def __init__(self, encoding: Embedded, hidden_size: int, weights: EncodingWeights) -> None:
+        super().__init__()
+        self._encoding, self._hidden_size = encoding, hidden_size
+        self.encoding_weights = weights
+        # of the type and on the device of the model, wherever that goes
+        self.register_buffer("_like", torch.empty(0), persistent=False)
+
+    def forward(self, position: Tensor) -> Tensor:
+        """Of positions `[S]` or places `[T, B, S]`, the vectors `[S, hidden_size]` or `[B, S, hidden_size]`."""
+        like = self.get_buffer("_like").dtype
+        wide = position.to(torch.promote_types(like, torch.float32))
+        return self._encoding.added(wide, self._hidden_size, **self.encoding_weights()).to(like)
