@@ -86,6 +86,9 @@ def _parser() -> argparse.ArgumentParser:
 
     encodings = _verb(verbs, "encodings", _encodings, "list the positional encodings, or explain one")
     encodings.add_argument("name", nargs="?", metavar="NAME", help="the encoding to explain")
+
+    tricks = _verb(verbs, "tricks", _tricks, "list the length tricks of evaluate and generate, or explain one")
+    tricks.add_argument("name", nargs="?", metavar="NAME", help="the trick to explain")
     return parser
 
 
@@ -145,6 +148,12 @@ def _report(options: argparse.Namespace) -> None:
 
 def _encodings(options: argparse.Namespace) -> None:
     from megatron_mep.encodings.catalogue import explained, listed
+
+    print(explained(options.name) if options.name else listed())  # noqa: T201
+
+
+def _tricks(options: argparse.Namespace) -> None:
+    from megatron_mep.extrapolation.catalogue import explained, listed
 
     print(explained(options.name) if options.name else listed())  # noqa: T201
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from megatron_mep.config.errors import ConfigError, Mistake
 from megatron_mep.encodings.base import LayerSizes, Rotation, ScoreMix
+from megatron_mep.encodings.carried import Carried
 from megatron_mep.encodings.nope import Nope
 from megatron_mep.encodings.placement import Embedded
 from megatron_mep.extrapolation import extrapolated
@@ -113,6 +114,9 @@ def _encoding_acts(run: "RunConfig") -> Iterator[Mistake]:
     elif not model.num_encoded_layers:
         yield Mistake("model.nope_layers", chosen, f"names all layers, so that {name} would act in none",
                       "leave one out, or set model.encoding.name to nope")  # fmt: skip
+    elif chosen and isinstance(model.encoding, Carried):
+        yield Mistake("model.nope_layers", chosen, f"would end the states that {name} hands from layer to layer",
+                      "leave it out, or choose another model.encoding")  # fmt: skip
     elif chosen and isinstance(model.encoding, Embedded):
         yield Mistake("model.nope_layers", chosen, f"cannot keep {name} away, which acts on embeddings",
                       "leave it out, or choose another model.encoding")  # fmt: skip
@@ -127,8 +131,9 @@ def _tricks_act_on_the_encoding(run: "RunConfig") -> Iterator[Mistake]:
 
 def _mixed_heads_are_on_one_rank(run: "RunConfig") -> Iterator[Mistake]:
     encoding, tensor = run.model.encoding, run.parallel.tensor
-    if isinstance(encoding, ScoreMix) and encoding.across_heads and tensor > 1:
-        rule = f"must be 1 under {encoding.name}, which mixes the scores of all heads"
+    if isinstance(encoding, ScoreMix | Carried) and encoding.across_heads and tensor > 1:
+        mixed = "states" if isinstance(encoding, Carried) else "scores"
+        rule = f"must be 1 under {encoding.name}, which mixes the {mixed} of all heads"
         yield Mistake("parallel.tensor", tensor, rule, "set it to 1")
 
 
@@ -141,7 +146,7 @@ def _documents_are_not_masked(run: "RunConfig") -> Iterator[Mistake]:
 def _rotations_turn_pairs(run: "RunConfig") -> Iterator[Mistake]:
     model = run.model
     pairs, odd = divmod(model.head_size, 2)
-    if not isinstance(model.encoding, Rotation) or model.hidden_size % model.num_attention_heads:
+    if not isinstance(model.encoding, Rotation | Carried) or model.hidden_size % model.num_attention_heads:
         return
     if odd:
         yield Mistake("model.hidden_size", model.hidden_size,

@@ -2,10 +2,17 @@
 
 import os
 
+import pytest
 import torch
 
 
-def pytest_configure() -> None:
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--encoding", metavar="module:Class", help="run tests/every_encoding over an encoding of your own")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "kind(*classes): of the cases of every encoding, those of these kinds")
+    config.addinivalue_line("markers", "cases_that(holds): of the cases of every encoding, those for which it holds")
     # without a GPU, Triton's kernels run by its interpreter; it asks once, while whatever imports it first does so
     if not torch.cuda.is_available():
         os.environ["TRITON_INTERPRET"] = "1"

@@ -9,6 +9,7 @@ import yaml
 
 from megatron_mep import cli
 from megatron_mep.encodings import BUILT_IN
+from megatron_mep.extrapolation import TRICKS
 from tests.support.runs import run_tree
 
 HEAVY = ("torch", "pydantic", "pydantic_core", "yaml", "megatron", "deepspeed", "numpy", "datasets", "matplotlib")
@@ -30,11 +31,11 @@ def test_help_imports_no_library() -> None:
     assert done.returncode == 0
     assert "argparse" in imported, "otherwise this shows nothing"
     assert not imported.intersection(HEAVY)
-    for verb in ("check", "prepare", "train", "evaluate", "generate", "report", "encodings"):
+    for verb in ("check", "prepare", "train", "evaluate", "generate", "report", "encodings", "tricks"):
         assert verb in done.stdout
 
 
-@pytest.mark.parametrize("verb", ["check", "prepare", "train", "evaluate", "generate", "report", "encodings"])
+@pytest.mark.parametrize("verb", ["check", "prepare", "train", "evaluate", "generate", "report", "encodings", "tricks"])
 def test_every_verb_explains_itself(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as left:
         cli.main([verb, "--help"])
@@ -80,6 +81,21 @@ def test_an_encoding_is_explained(capsys: pytest.CaptureFixture[str]) -> None:
     told = capsys.readouterr().out
     assert "arXiv:2403.17698" in told
     assert "kernels: [{kernel: exponential}, {kernel: gaussian}]" in told
+
+
+def test_tricks_are_listed_and_explained(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["tricks"]) == 0
+    names = [line.split()[0] for line in capsys.readouterr().out.splitlines()[1:]]
+    assert names == [kind.model_fields["name"].default for kind in TRICKS]
+    assert cli.main(["tricks", "yarn"]) == 0
+    told = capsys.readouterr().out
+    assert "arXiv:2309.00071" in told
+    assert "factor: required" in told
+
+
+def test_an_unknown_trick_is_told_with_a_suggestion(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["tricks", "yarnn"]) == 2
+    assert capsys.readouterr().err == "mep: NAME = 'yarnn': is not a known trick; did you mean 'yarn'?\n"
 
 
 def test_an_unknown_encoding_is_told_with_a_suggestion(capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from megatron_mep.config.errors import Mistake
-from megatron_mep.encodings.base import Encoding
+from megatron_mep.encodings.base import DistanceBias, Encoding
 
 Attend = Callable[..., Tensor]
 """`attend(query [B, H, Q, D], key [B, G, K, D], value, bias, scale=...)`, the queries being the last of the positions.
@@ -103,3 +103,26 @@ def no_dropout(request: Request, name: str) -> list[Mistake]:
         return []
     rule = f"must be 0 in training under {request.encoding.name}: {name} attention drops no weights"
     return [Mistake("model.attention_dropout", request.dropout, rule, "set it to 0, or use model.hidden_dropout")]
+
+
+class OfDistance(Row):
+    """A backend of biases by distance, which may leave out keys too far back to matter."""
+
+    def knows(self, encoding: Encoding) -> bool:  # noqa: D102
+        return isinstance(encoding, DistanceBias)
+
+    def counts_work(self, request: Request) -> bool:  # noqa: D102
+        return request.epsilon > 0
+
+    def mistakes(self, request: Request) -> list[Mistake]:  # noqa: D102
+        mistakes = no_dropout(request, self.name)
+        if request.device_type != self.computes_on:
+            rule = f"{self.name} computes on {self.computes_on}, not on {request.device_type}"
+            mistakes.append(request.against(rule, "set it to auto"))
+        return mistakes
+
+    def told(self, request: Request, how: str) -> str:
+        """The reason: what is computed how, and what is dropped."""
+        bias = "learned" if request.encoding.learned else "fixed"
+        exact = f"drops at most {request.epsilon:g} of any softmax" if request.epsilon else "exact"
+        return f"{bias} bias by distance {how}: {exact}, memory linear in the length"

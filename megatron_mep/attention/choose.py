@@ -9,7 +9,7 @@ from megatron_mep.attention.rows import ROWS
 from megatron_mep.config.errors import ConfigError, Mistake
 from megatron_mep.encodings.base import Encoding
 
-BackendName = Literal["auto", "reference", "toeplitz", "triton", "flex"]
+BackendName = Literal["auto", "reference", "compiled", "toeplitz", "triton", "flex"]
 
 
 def choose(

@@ -49,28 +49,22 @@ def serves_head_size(head_size: int) -> bool:
     return head_size <= MOST_HEAD_SIZE and head_size % HEAD_SIZE_STEP == 0
 
 
-class _View(ctypes.Structure):
-    """A tensor `[B, heads, rows, D]`: where it begins and its strides, in numbers; the last dimension is dense."""
+class Passed(NamedTuple):
+    """What a forward pass leaves."""
 
-    _fields_ = (("data", ctypes.c_void_p), *((name, ctypes.c_int64) for name in ("sample", "head", "row")))
-
-    @classmethod
-    def of(cls, tensor: Tensor) -> "_View":
-        return cls(tensor.data_ptr(), *tensor.stride()[:3])
-
-
-class _Call(ctypes.Structure):
-    """`Call` of the kernel."""
-
-    _fields_ = (
-        *((name, _View) for name in ("query", "key", "value", "output")),
-        *((f"grad_{name}", _View) for name in ("output", "query", "key", "value")),
-        *((name, ctypes.c_void_p) for name in ("logsumexp", "bias", "tails", "longest", "centred", "mean", "dropped")),
-        *((name, ctypes.c_void_p) for name in ("grad_bias", "first")),
-        *((name, ctypes.c_int64) for name in ("batch", "heads", "groups", "queries", "keys", "size")),
-        *((name, ctypes.c_int64) for name in ("sinks", "threads")),
-        *((name, ctypes.c_double) for name in ("scale", "epsilon", "largest")),
-    )
+    output: Tensor
+    """`[B, H, Q, D]` in fp32."""
+    most: Tensor
+    """The largest score of each query, to base 2: `[B, H, Q]`."""
+    total: Tensor
+    """The sum of all weights as multiples of the largest, which is more exact than a logarithm of it: `[B, H, Q]`."""
+    biases: Tensor
+    first: Tensor
+    """The first key that each block of queries attends to, sinks aside: `[B, H, blocks]`."""
+    num_sinks: int
+    """Keys at the beginning that all attend to."""
+    dropped: float
+    """The largest share of any row's softmax that may have been dropped."""
 
 
 class _CompiledAttention(torch.autograd.Function):
@@ -87,35 +81,24 @@ class _CompiledAttention(torch.autograd.Function):
         epsilon: float,
         work: Work | None,
     ) -> Tensor:
-        num_samples, num_heads, num_queries, head_size = query.shape
-        q, k, v = (with_dense_rows(tensor.float()) for tensor in (query, key, value))
-        output = q.new_empty(num_queries, num_samples, num_heads, head_size).permute(1, 2, 0, 3)
-        logsumexp = q.new_empty(num_samples, num_heads, num_queries)
-        biases = _laid_out(bias[:, : key.size(2)])
-        num_blocks = -(-num_queries // _library().toeplitz_rows())
-        first = torch.empty(num_samples, num_heads, num_blocks, dtype=torch.int64)
-        dropped = q.new_empty(first.shape)
-        call = _call_of(q, k, v, output, biases, scale)
-        call.logsumexp, call.first, call.dropped = (tensor.data_ptr() for tensor in (logsumexp, first, dropped))
-        bounds = _Bounds.of(k, bias) if epsilon else None
-        if bounds:
-            bounds.give_to(call, epsilon)
-        _library().toeplitz_forward(ctypes.byref(call))
+        passed = forward_pass(query, key, value, bias, scale=scale, epsilon=epsilon)
         if work is not None:
-            work.count(_kept_pairs(first - call.sinks, query, key), query.shape, key.size(2), float(dropped.max()))
-        output = output.to(query.dtype)
-        ctx.save_for_backward(query, key, value, bias, output, logsumexp, biases, first)
-        ctx.scale, ctx.sinks = scale, call.sinks
+            left_out = _left_out_pairs(passed, query.size(2))
+            work.count(_causal_pairs(query, key) - left_out, query.shape, key.size(2), passed.dropped)
+        output = passed.output.to(query.dtype)
+        ctx.save_for_backward(query, key, value, bias, output, *passed[1:5])
+        ctx.scale, ctx.num_sinks = scale, passed.num_sinks
         return output
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor | None, ...]:
-        query, key, value, bias, output, logsumexp, biases, first = ctx.saved_tensors
+        query, key, value, bias, output, most, total, biases, first = ctx.saved_tensors
         q, k, v, o, grad_o = (with_dense_rows(each.float()) for each in (query, key, value, output, grad_output))
         grads = torch.zeros_like(q), torch.empty_like(k), torch.empty_like(v)
         call = _call_of(q, k, v, o, biases, ctx.scale)
-        call.sinks, call.logsumexp, call.first = ctx.sinks, logsumexp.data_ptr(), first.data_ptr()
+        call.sinks = ctx.num_sinks
+        call.most, call.total, call.first = (tensor.data_ptr() for tensor in (most, total, first))
         call.grad_output, call.grad_query, call.grad_key, call.grad_value = map(_View.of, (grad_o, *grads))
         grad_bias = q.new_zeros(q.size(1), k.size(2)) if ctx.needs_input_grad[3] else None
         if grad_bias is not None:
@@ -125,6 +108,53 @@ class _CompiledAttention(torch.autograd.Function):
             grad_bias = functional.pad(grad_bias, (0, bias.size(1) - k.size(2))).to(bias.dtype)
         of_inputs = (grad.to(tensor.dtype) for grad, tensor in zip(grads, (query, key, value), strict=True))
         return *of_inputs, grad_bias, None, None, None
+
+
+def forward_pass(query: Tensor, key: Tensor, value: Tensor, bias: Tensor, *, scale: float, epsilon: float) -> Passed:
+    """Attention without a graph."""
+    num_samples, num_heads, num_queries, head_size = query.shape
+    q, k, v = (with_dense_rows(tensor.float()) for tensor in (query, key, value))
+    output = q.new_empty(num_queries, num_samples, num_heads, head_size).permute(1, 2, 0, 3)
+    most, total = q.new_empty(2, num_samples, num_heads, num_queries)
+    biases = _laid_out(bias[:, : key.size(2)])
+    first = torch.empty(num_samples, num_heads, -(-num_queries // block_rows()), dtype=torch.int64)
+    dropped = q.new_empty(first.shape)
+    call = _call_of(q, k, v, output, biases, scale)
+    call.most, call.total, call.first, call.dropped = (each.data_ptr() for each in (most, total, first, dropped))
+    bounds = _Bounds.of(k, bias) if epsilon else None
+    if bounds:
+        bounds.give_to(call, epsilon)
+    _library().toeplitz_forward(ctypes.byref(call))
+    return Passed(output, most, total, biases, first, call.sinks, float(dropped.max()))
+
+
+def block_rows() -> int:
+    """Queries of a block, of which the last may have fewer."""
+    return int(_library().toeplitz_rows())
+
+
+class _View(ctypes.Structure):
+    """A tensor `[B, heads, rows, D]`: where it begins and its strides, in numbers; the last dimension is dense."""
+
+    _fields_ = (("data", ctypes.c_void_p), *((name, ctypes.c_int64) for name in ("sample", "head", "row")))
+
+    @classmethod
+    def of(cls, tensor: Tensor) -> "_View":
+        return cls(tensor.data_ptr(), *tensor.stride()[:3])
+
+
+class _Call(ctypes.Structure):
+    """`Call` of the kernel."""
+
+    _fields_ = (
+        *((name, _View) for name in ("query", "key", "value", "output")),
+        *((f"grad_{name}", _View) for name in ("output", "query", "key", "value")),
+        *((name, ctypes.c_void_p) for name in ("most", "total", "bias", "tails", "longest", "centred", "mean", "dropped")),
+        *((name, ctypes.c_void_p) for name in ("grad_bias", "first")),
+        *((name, ctypes.c_int64) for name in ("batch", "heads", "groups", "queries", "keys", "size")),
+        *((name, ctypes.c_int64) for name in ("sinks", "threads")),
+        *((name, ctypes.c_double) for name in ("scale", "epsilon", "largest")),
+    )
 
 
 class _Bounds(NamedTuple):
@@ -144,9 +174,7 @@ class _Bounds(NamedTuple):
     def of(cls, key: Tensor, bias: Tensor) -> "_Bounds":
         length, mean = torch.linalg.vector_norm(key, dim=-1), key.mean(2, keepdim=True)
         sinks = num_sinks(length)
-        longest, centred = (
-            running_max(each, sinks) for each in (length, torch.linalg.vector_norm(key - mean, dim=-1))
-        )
+        longest, centred = (running_max(each, sinks) for each in (length, torch.linalg.vector_norm(key - mean, dim=-1)))
         return cls(_laid_out(log_tails(bias[:, : key.size(2)])), longest, centred, mean, sinks, float(length.amax()))
 
     def give_to(self, call: _Call, epsilon: float) -> None:
@@ -179,13 +207,17 @@ def _call_of(query: Tensor, key: Tensor, value: Tensor, output: Tensor, biases: 
     )
 
 
-def _kept_pairs(left_out: Tensor, query: Tensor, key: Tensor) -> int:
-    """Pairs computed, given how many keys each block `[B, H, blocks]` leaves out."""
-    num_samples, num_heads, num_queries, _ = query.shape
-    rows = torch.full((left_out.size(2),), _library().toeplitz_rows())
+def _causal_pairs(query: Tensor, key: Tensor) -> int:
+    """Pairs of a query and a key that it sees."""
+    whole = Tile(slice(0, query.size(2)), slice(0, key.size(2)), key.size(2) - 1)
+    return query.size(0) * query.size(1) * whole.num_pairs
+
+
+def _left_out_pairs(passed: Passed, num_queries: int) -> int:
+    """Those that were not computed."""
+    rows = torch.full((passed.first.size(2),), block_rows())
     rows[-1] += num_queries - rows.sum()
-    causal = Tile(slice(0, num_queries), slice(0, key.size(2)), key.size(2) - 1).num_pairs
-    return num_samples * num_heads * causal - int((left_out * rows).sum())
+    return int(((passed.first - passed.num_sinks) * rows).sum())
 
 
 def _laid_out(by_distance: Tensor) -> Tensor:

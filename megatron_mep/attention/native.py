@@ -15,7 +15,8 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-SOURCE = Path(__file__).with_name("toeplitz.cpp")
+SOURCES = Path(__file__).with_name("cpp")
+MAIN_SOURCE = SOURCES / "toeplitz.cpp"
 COMPILERS = ("g++", "clang++", "c++")
 FLAGS = ("-std=gnu++17", "-O3", "-march=native", "-fPIC", "-shared", "-pthread")
 TIMEOUT_S = 120
@@ -34,11 +35,18 @@ def kernel() -> ctypes.CDLL | str:
         return str(absent)
 
 
+def why_absent() -> str | None:
+    """Why there is no kernel, where there is none."""
+    found = kernel()
+    return found if isinstance(found, str) else None
+
+
 def load() -> ctypes.CDLL:
     """The library, compiled if no earlier process left it in the cache; an `AbsentError` where it cannot be had."""
     compiler = _compiler()
     version = _output_of([*compiler, "--version"])
-    made_of = (SOURCE.read_text(), *compiler, version, *FLAGS, _processor())
+    sources = [path.read_text() for path in sorted(SOURCES.iterdir()) if path.is_file()]
+    made_of = (*sources, *compiler, version, *FLAGS, _processor())
     name = hashlib.sha256("\0".join(made_of).encode()).hexdigest()[:32]
     try:
         path = _cache() / f"{name}.so"
@@ -76,7 +84,7 @@ def _compile(compiler: list[str], path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=path.parent) as scratch:
         made = Path(scratch) / path.name
-        _output_of([*compiler, *FLAGS, str(SOURCE), "-o", str(made)])
+        _output_of([*compiler, *FLAGS, str(MAIN_SOURCE), "-o", str(made)])
         made.replace(path)
 
 

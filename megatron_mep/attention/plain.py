@@ -22,18 +22,23 @@ def plain_attention(
     Args:
         query: `[B, H, Q, D]`, the last Q of the K positions. Any strides, as for key and value.
         key: `[B, G, K, D]`; head h reads group h // (H // G).
-        value: `[B, G, K, D]`.
+        value: `[B, G, K, E]` with E >= D.
         bias: None; it stands here because all backends are called alike.
         scale: Factor of the scores, usually D ** -0.5.
         dropout: Probability with which an attention weight is dropped.
         num_rows: Query rows of one chunk where 1 < Q < K; masks are `[num_rows, K]`.
 
     Returns:
-        `[B, H, Q, D]`.
+        `[B, H, Q, E]`.
     """
     assert bias is None, "plain attention adds no bias"
     num_queries, num_keys = query.size(2), key.size(2)
     assert num_queries <= num_keys, f"{num_queries} queries cannot be the last of {num_keys} positions"
+
+    # torch's kernels in linear memory know one size of heads: zeros add nothing to the scores
+    missing = value.size(-1) - query.size(-1)
+    if missing:
+        query, key = (functional.pad(heads, (0, missing)) for heads in (query, key))
 
     def attend(query: Tensor, num_keys: int, mask: Tensor | None = None, is_causal: bool = False) -> Tensor:
         return functional.scaled_dot_product_attention(

@@ -6,7 +6,8 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from megatron_mep.attention.backend import Attend, Request, Row, no_dropout
+from megatron_mep.attention.backend import Attend, OfDistance, Request, Row, no_dropout
+from megatron_mep.attention.cpu_rows import Compiled, Toeplitz
 from megatron_mep.attention.flex import FlexAttention, Kernel, flash_is_installed, flex_mistakes, kernel_for
 from megatron_mep.attention.key_bias import key_bias_attention
 from megatron_mep.attention.pair_scores import pair_scores_attention
@@ -15,8 +16,6 @@ from megatron_mep.attention.position_bias import position_bias_attention
 from megatron_mep.attention.reference import MAX_DENSE_POSITIONS, dense_attention
 from megatron_mep.attention.score_mix import score_mix_attention
 from megatron_mep.attention.static import StaticWindows
-from megatron_mep.attention.step import step_attention
-from megatron_mep.attention.toeplitz import toeplitz_attention
 from megatron_mep.attention.triton_kernels.blocks import HEAD_SIZES
 from megatron_mep.config.errors import Mistake
 from megatron_mep.encodings.base import DistanceBias, Encoding, KeyBias, PairScores, PositionBias, ScoreMix
@@ -41,46 +40,6 @@ class Plain(Row):
 
     def attend(self, request: Request) -> Attend:  # noqa: D102
         return partial(plain_attention, dropout=request.dropout)
-
-
-class OfDistance(Row):
-    """A backend of biases by distance, which may leave out keys too far back to matter."""
-
-    def knows(self, encoding: Encoding) -> bool:  # noqa: D102
-        return isinstance(encoding, DistanceBias)
-
-    def counts_work(self, request: Request) -> bool:  # noqa: D102
-        return request.epsilon > 0
-
-    def mistakes(self, request: Request) -> list[Mistake]:  # noqa: D102
-        mistakes = no_dropout(request, self.name)
-        if request.device_type != self.computes_on:
-            rule = f"{self.name} computes on {self.computes_on}, not on {request.device_type}"
-            mistakes.append(request.against(rule, "set it to auto"))
-        return mistakes
-
-    def told(self, request: Request, how: str) -> str:
-        """The reason: what is computed how, and what is dropped."""
-        bias = "learned" if request.encoding.learned else "fixed"
-        exact = f"drops at most {request.epsilon:g} of any softmax" if request.epsilon else "exact"
-        return f"{bias} bias by distance {how}: {exact}, memory linear in the length"
-
-
-class Toeplitz(OfDistance):
-    """Torch's flash kernel tile by tile."""
-
-    name = "toeplitz"
-    computes_on = "cpu"
-
-    def reason(self, request: Request) -> str:  # noqa: D102
-        precision = "" if request.dtype.itemsize >= torch.float32.itemsize else ", backward pass in fp32"
-        return self.told(request, "on a CPU") + precision
-
-    def attend(self, request: Request) -> Attend:  # noqa: D102
-        return partial(toeplitz_attention, epsilon=request.epsilon)
-
-    def step(self, request: Request) -> Attend:  # noqa: D102
-        return partial(step_attention, epsilon=request.epsilon)
 
 
 class OnGpu(OfDistance):
@@ -228,5 +187,5 @@ def _kernel(request: Request) -> Kernel:
     )
 
 
-ROWS: tuple[Row, ...] = (Plain(), Toeplitz(), Triton(), Flex(), Chunked(), Reference())
+ROWS: tuple[Row, ...] = (Plain(), Compiled(), Toeplitz(), Triton(), Flex(), Chunked(), Reference())
 """In order of preference, where ranks are equal."""

@@ -113,7 +113,8 @@ class DistanceBias(Encoding):
             weights: The tensors that `weights` declares, those per head with this rank's H heads in dim 0.
 
         Returns:
-            `[H, *distance.shape]` in the wider of fp32 and the distance's type, finite, with finite gradients.
+            `[H, *distance.shape]`, or `[1, ...]` where heads are alike, in the wider of fp32 and the distance's type;
+            finite, with finite gradients, or -inf to exclude a distance, which 0 never is.
         """
 
 
@@ -194,6 +195,10 @@ class PairScores(Encoding):
     with the keys up to the last of these.
     """
 
+    def at_length(self, num_keys: int) -> "PairScores":  # noqa: ARG002
+        """Itself, for queries that are the last of `num_keys` positions: their number may decide who sees whom."""
+        return self
+
     @abstractmethod
     def of_pairs(
         self, query: Tensor, key: Tensor, query_position: Tensor, key_position: Tensor, **weights: Tensor
@@ -209,15 +214,18 @@ class PairScores(Encoding):
             weights: The tensors that `layer_weights` declares, those per head with this rank's H heads in dim 0.
 
         Returns:
-            `[B, H, Q, K]`, finite, with finite gradients; what it says of keys in the future is not read.
+            `[B, H, Q, K]`, finite, with finite gradients, or -inf for pairs that do not see each other: a query sees
+            itself at least. What it says of keys in the future is not read, but must not be NaN.
         """
 
 
 class Rotation(Encoding):
     """A rotation of queries and keys by their positions; the scores then depend on the difference of positions."""
 
-    turns_heads_apart: ClassVar[bool] = False
-    """Whether query heads of one group turn its keys differently, so that each needs a copy of them."""
+    @property
+    def turns_heads_apart(self) -> bool:
+        """Whether query heads of one group turn its keys differently, so that each needs a copy of them."""
+        return False
 
     @abstractmethod
     def angles(self, position: Tensor, head_size: int, **weights: Tensor) -> Tensor:

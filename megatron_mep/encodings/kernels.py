@@ -96,6 +96,17 @@ class Gaussian(SlopedKernel):
         return (slope * distance).square() if self.squared_slope else slope * distance.square()
 
 
+class Cauchy(SlopedKernel):
+    """kappa_h(d) = 1 / (1 + (s_h d)^2), whose tail falls as a power of the distance: the bias of `type1`."""
+
+    kernel: Literal["cauchy"] = "cauchy"
+    formula: ClassVar[str] = "1 / (1 + (s_h d)^2)"
+
+    def decay(self, distance: Tensor, **weights: Tensor) -> Tensor:
+        """`log(1 + (s_h d)^2)`."""
+        return torch.log1p((self.slope(distance, weights) * distance).square())
+
+
 class Logarithmic(Kernel):
     """kappa_h(d) = (1 + r2_h d)^(-r1_h) with learned r1, r2 > 0: KERPLE's logarithmic kernel.
 
@@ -159,7 +170,39 @@ class Power(Kernel):
         return r1 * distance**r2
 
 
-AnyKernel = Annotated[Exponential | Gaussian | Logarithmic | Power, Field(discriminator="kernel")]
+class PowerLogarithmic(Kernel):
+    """kappa_h(d) = (1 + r2_h d^r3_h)^(-r1_h) with learned r1, r2 > 0 and 0 < r3 < 2: KERPLE's form of three parameters.
+
+    It is the logarithmic kernel at r3 = 1. Reconstructed: the initial values r1 = 2 U(0,1), r2 = U(0,1) and
+    r3 = 2 U(0,1), those that KERPLE's code gives the logarithmic kernel and the power kernel's exponent.
+    Source: arXiv:2205.09921, whose released code does not have it.
+    """
+
+    kernel: Literal["3log"] = "3log"
+    learned: Literal[True] = True
+    """Always: the published kernel has no fixed values."""
+    formula: ClassVar[str] = "(1 + r2_h d^r3_h)^(-r1_h)"
+
+    def weights(
+        self,
+        num_heads: int,
+        generator: torch.Generator,
+        order: Order = "published",  # noqa: ARG002
+    ) -> dict[str, Weight]:
+        """`r1 [H]`, `r2 [H]` and `r3 [H]`, unbounded."""
+        logarithmic = Logarithmic().weights(num_heads, generator)
+        return logarithmic | {"r3": Weight(torch.logit(_uniform(num_heads, generator)))}
+
+    def decay(self, distance: Tensor, **weights: Tensor) -> Tensor:
+        """`r1_h log(1 + r2_h d^r3_h)`."""
+        r1, r2 = (softplus(per_head(weights[name], distance)) for name in ("r1", "r2"))
+        r3 = 2 * torch.sigmoid(per_head(weights["r3"], distance))
+        return r1 * torch.log1p(r2 * distance**r3)
+
+
+AnyKernel = Annotated[
+    Exponential | Gaussian | Cauchy | Logarithmic | Power | PowerLogarithmic, Field(discriminator="kernel")
+]
 
 
 def unbounded(positive: Tensor) -> Tensor:

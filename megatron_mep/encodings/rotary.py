@@ -6,7 +6,8 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from megatron_mep.encodings.base import Rotation
+from megatron_mep.config.errors import Mistake
+from megatron_mep.encodings.base import LayerSizes, Rotation
 
 
 class Rotary(Rotation):
@@ -42,3 +43,24 @@ def angles_at(position: Tensor, frequency: Tensor) -> Tensor:
     # fp64 until the product: at position 131071 an fp32 product is off by 2^-8 of a radian
     angle = position.double().unsqueeze(-1) * frequency.to(position.device)
     return angle if position.dtype == torch.float64 else torch.remainder(angle, 2 * torch.pi).float()
+
+
+def fitting(frequency: Tensor, train_length: int) -> Tensor:
+    """The frequencies whose period is no longer than `train_length` positions."""
+    return frequency[frequency >= 2 * torch.pi / train_length]
+
+
+def too_short(train_length: int | None) -> list[Mistake]:
+    """What to tell of a length, where one is known, in which not even the period of the fastest pair fits."""
+    if train_length is None or train_length >= 2 * torch.pi:
+        return []
+    rule = "must be 7 or more: no pair of dimensions turns once around in less"
+    return [Mistake("train_length", train_length, rule, "set it, or training.seq_length, to 7 or more")]
+
+
+def odd_heads(name: str, sizes: LayerSizes) -> list[Mistake]:
+    """What to tell of heads that do not divide into pairs."""
+    if sizes.head_size % 2 == 0:
+        return []
+    rule = f"turns pairs of dimensions, and heads of size {sizes.head_size} have one to spare"
+    return [Mistake("name", name, rule, "give heads an even size by model.hidden_size, or choose another encoding")]

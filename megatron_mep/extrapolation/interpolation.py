@@ -2,17 +2,18 @@
 
 from typing import ClassVar, Literal
 
-import torch
 from pydantic import Field
 from torch import Tensor
 
-from megatron_mep.encodings.base import Encoding, LayerSizes, Rotation, Weight
+from megatron_mep.encodings.base import Encoding, Rotation
 from megatron_mep.encodings.placement import Placed
-from megatron_mep.extrapolation.base import Trick
+from megatron_mep.encodings.rotary import Rotary
+from megatron_mep.encodings.sinusoidal import Sinusoidal
+from megatron_mep.extrapolation.base import Trick, changed, replaced
 
 
 class Interpolation(Trick):
-    """Positions are divided by `factor`.
+    """Positions are divided by `factor`, of rotations as in the paper, and of sinusoids that embeddings take on.
 
     Source: "Extending Context Window of Large Language Models via Positional Interpolation", arXiv:2306.15595, eq. 4.
     """
@@ -21,36 +22,45 @@ class Interpolation(Trick):
     source: ClassVar[str] = "arXiv:2306.15595, eq. 4"
     formula: ClassVar[str] = "i -> i / s"
 
-    factor: float = Field(gt=1)
+    factor: float = Field(ge=1)
     """How many times the training length is pressed into it, s."""
 
     def against(self, encoding: Encoding) -> str | None:
-        """It stretches rotations."""
-        if isinstance(encoding, Rotation) and not isinstance(encoding, Placed):
-            return None
-        return "needs an encoding that turns queries and keys by their positions"
+        """It needs what is a function of positions between whole ones too, as it was trained."""
+        if not isinstance(encoding, Rotation | Sinusoidal) or isinstance(encoding, Placed):
+            return "needs an encoding that turns queries and keys by their positions"
+        if replaced(encoding) & {"angles", "frequencies", "added"}:
+            return "needs positions that no other trick has changed"
+        return None
 
     def applied(self, encoding: Encoding, train_length: int) -> Encoding:  # noqa: ARG002
-        """The rotation at divided positions."""
+        """The encoding at divided positions."""
+        if isinstance(encoding, Rotary):
+            return self._of_frequencies(encoding)
+        if isinstance(encoding, Sinusoidal):
+            return self._of_sinusoids(encoding)
         assert isinstance(encoding, Rotation), "it was refused before"
-        return Interpolated(name=f"{encoding.name} + {self.name}", inner=encoding, factor=self.factor)
 
+        def angles(_: Encoding, position: Tensor, head_size: int, **weights: Tensor) -> Tensor:
+            return encoding.angles(self._divided(position), head_size, **weights)
 
-class Interpolated(Rotation):
-    """A rotation at divided positions."""
+        def turned(_: Encoding, heads: Tensor, position: Tensor, **weights: Tensor) -> Tensor:
+            return encoding.turned(heads, self._divided(position), **weights)
 
-    name: str
-    inner: Rotation
-    factor: float
+        return changed(encoding, self, angles=angles, turned=turned)
 
-    def layer_weights(self, sizes: LayerSizes, generator: torch.Generator) -> dict[str, Weight]:
-        """Those of the rotation."""
-        return self.inner.layer_weights(sizes, generator)
+    def _of_frequencies(self, encoding: Rotary) -> Encoding:
+        def frequencies(_: Encoding, head_size: int) -> Tensor:
+            return encoding.frequencies(head_size) / self.factor
 
-    def angles(self, position: Tensor, head_size: int, **weights: Tensor) -> Tensor:
-        """The angles at the divided positions."""
-        return self.inner.angles(position / self.factor, head_size, **weights)
+        return changed(encoding, self, frequencies=frequencies)
 
-    def turned(self, heads: Tensor, position: Tensor, **weights: Tensor) -> Tensor:
-        """Queries or keys `[S, B, H, D]`, turned as by the rotation at the divided positions."""
-        return self.inner.turned(heads, position / self.factor, **weights)
+    def _of_sinusoids(self, encoding: Sinusoidal) -> Encoding:
+        def added(_: Encoding, position: Tensor, hidden_size: int, **weights: Tensor) -> Tensor:
+            return encoding.added(self._divided(position), hidden_size, **weights)
+
+        return changed(encoding, self, added=added)
+
+    def _divided(self, position: Tensor) -> Tensor:
+        # at 131071 an fp32 fraction is off by 2^-8 of a position
+        return position.double() / self.factor

@@ -28,7 +28,9 @@ from megatron_mep.encodings.base import (
     Rotation,
     ScoreMix,
 )
+from megatron_mep.encodings.carried import Carried
 from megatron_mep.encodings.placement import Placed
+from megatron_mep.extrapolation.base import Remarked
 from megatron_mep.model.cache import Cache
 from megatron_mep.parallel.tensor import EncodingWeights, generator_of, shared_by
 
@@ -70,9 +72,12 @@ class EncodedAttention(MegatronModule):
         self.largest_score: Callable[[], Tensor] | None = None
         """The largest score that any query and key can have, where their norms fix it; set by who builds both."""
         self._decoding = Decoding()
+        self.hands_on = isinstance(encoding, Carried) and layer_number < config.num_layers
+        """Whether the next layer reads states that this one changes."""
         sizes = LayerSizes(config.num_attention_heads, config.hidden_size, config.kv_channels)
+        declares = self.hands_on or not isinstance(encoding, Carried)
         self.encoding_weights: EncodingWeights | None = EncodingWeights(
-            encoding.layer_weights(sizes, generator_of(seed, layer_number)),
+            encoding.layer_weights(sizes, generator_of(seed, layer_number)) if declares else {},
             sizes.num_heads,
             tensor_group.rank(),
             tensor_group.size(),
@@ -85,9 +90,10 @@ class EncodedAttention(MegatronModule):
         """Share the weights of another layer, which alone holds them as parameters and in checkpoints."""
         self.encoding_weights = None
         # a method, since a module would be registered here too
-        self._borrowed = lender._given_weights
+        self._borrowed = lender.given_weights
 
-    def _given_weights(self) -> dict[str, Tensor]:
+    def given_weights(self) -> dict[str, Tensor]:
+        """The weights that the formula takes, its own or borrowed."""
         given = self._borrowed or self.encoding_weights
         assert given is not None, "a layer without weights of its own borrows some"
         return given()
@@ -104,14 +110,15 @@ class EncodedAttention(MegatronModule):
     ) -> Tensor:
         """Queries `[Q, B, H, D]`, keys and values `[K, B, G, D]` -> `[Q, B, H * D]`.
 
-        In the place of a mask comes what `read` returned, where the encoding reads hidden states, or the places of all
-        keys, where it is `Placed`.
+        In the place of a mask comes what `read` returned, where the encoding reads hidden states, the places of all
+        keys, where it is `Placed`, or their states, where these are `Carried`: then each head's D dimensions are
+        followed by the D of what attention makes of the states, unless this layer is the last.
         """
         assert attention_bias is None, "the encoding is the only bias"
         assert packed_seq_params is None, "packed documents are not masked here"
         num_queries, num_keys = query.shape[0], key.shape[0]
         position = self._positions(num_keys, attention_mask, query.device)
-        weights = self._given_weights()
+        weights = self.given_weights()
         at_queries = position[..., num_keys - num_queries :]
         if isinstance(self.encoding, Rotation):
             if self.encoding.turns_heads_apart:
@@ -120,12 +127,14 @@ class EncodedAttention(MegatronModule):
             query, key = (
                 self.encoding.turned(heads, at, **weights) for heads, at in ((query, at_queries), (key, position))
             )
+        if isinstance(self.encoding, Carried):
+            query, key, value = self._with_states(self.encoding, attention_mask, query, key, value)
         factor = self.encoding.query_factor(at_queries)
         if factor is not None:
             query = (query * factor[:, None, None, None]).to(query.dtype)
         if num_queries == num_keys:
             self._decoding.forget()
-        acting = self._acting(position, num_queries, attention_mask, weights)
+        acting = self._acting(position, num_queries, query.shape[2], attention_mask, weights)
         by_head = [tensor.permute(1, 2, 0, 3) for tensor in (query, key, value)]
         options: dict[str, Any] = {"scale": self.scale}
         if self.backend.counts_work:
@@ -155,10 +164,22 @@ class EncodedAttention(MegatronModule):
             if self.config.sequence_parallel
             else shared_by(self._tensor_group, hidden)
         )
-        weights = self._given_weights()
+        weights = self.given_weights()
         increments, gain = self.encoding.increments(hidden, **weights), self.encoding.gain(hidden, **weights)
         sums = running_sum_of(increments) if cache is None else cache.sums_with(increments, self.layer_number)
         return sums if gain is None else torch.cat((sums, gain.to(sums.dtype)), dim=-1)
+
+    def _with_states(
+        self, encoding: Carried, states: Tensor | None, query: Tensor, key: Tensor, value: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries and keys turned by the states `[K, B, H, D]` of the keys, and values that end with these."""
+        assert states is not None, "the layer must be a CarryingLayer"
+        assert len(states) == len(key), f"states of {len(states)} of {len(key)} keys"
+        copies = query.shape[2] // key.shape[2]
+        key, value = (tensor.repeat_interleave(copies, dim=2) for tensor in (key, value))
+        query, key = encoding.turned(query, states[len(key) - len(query) :]), encoding.turned(key, states)
+        # as one value, so that both are averaged by the same weights, under dropout too
+        return query, key, torch.cat((value, states.to(value.dtype)), dim=-1) if self.hands_on else value
 
     def _positions(self, num_keys: int, places: Tensor | None, device: torch.device) -> Tensor:
         """Those of all keys: `[K]`, or `[T, B, K]` where the encoding is `Placed`."""
@@ -169,21 +190,21 @@ class EncodedAttention(MegatronModule):
         return places.to(torch.float32)
 
     def _acting(
-        self, position: Tensor, num_queries: int, read: Tensor | None, weights: dict[str, Tensor]
+        self, position: Tensor, num_queries: int, num_heads: int, read: Tensor | None, weights: dict[str, Tensor]
     ) -> Tensor | Callable[..., Tensor] | tuple[Any, ...] | None:
         """What the backend is given beside queries, keys and values."""
         match self.encoding:
             case DistanceBias() if num_queries < len(position) and not torch.is_grad_enabled():
-                of_distance = partial(self.encoding.of_distance, **weights)
+                of_distance = partial(_of_heads, self.encoding, num_heads, weights)
                 return self._decoding.bias(of_distance, len(position), position.device)
             case DistanceBias():
-                return self.encoding.of_distance(position, **weights)
+                return _of_heads(self.encoding, num_heads, weights, position)
             case PositionBias():
                 return partial(self.encoding.of_positions, **weights)
             case ScoreMix():
                 return partial(self.encoding.of_scores, **weights)
             case PairScores():
-                return partial(_pairs, self.encoding, position, weights)
+                return partial(_pairs, self.encoding.at_length(position.size(-1)), position, weights)
             case KeyBias():
                 assert read is not None, "the layer must be built with ReadingAttention"
                 num_keys = len(position)
@@ -198,12 +219,20 @@ class EncodedAttention(MegatronModule):
     @property
     def in_force(self) -> str:
         """What acts in this layer, for the line at start-up."""
-        return f"{self.encoding.name}, causal mask, {self.backend.name} attention ({self.backend.reason})"
+        told = self.encoding.name
+        if isinstance(self.encoding, Remarked):
+            told += f" ({self.encoding.remark(self.config.kv_channels)})"
+        return f"{told}, causal mask, {self.backend.name} attention ({self.backend.reason})"
 
     def _dropout_stream(self) -> AbstractContextManager[None]:
         """Where attention dropout draws: in the default stream all tensor ranks would drop alike, in other heads."""
         drops = self.training and self.config.attention_dropout > 0
         return get_cuda_rng_tracker().fork() if drops else nullcontext()
+
+
+def _of_heads(encoding: DistanceBias, num_heads: int, weights: dict[str, Tensor], distance: Tensor) -> Tensor:
+    """The biases `[H, *distance.shape]` of all heads of this rank."""
+    return encoding.of_distance(distance, **weights).expand(num_heads, *distance.shape)
 
 
 def _pairs(

@@ -5,6 +5,7 @@ import math
 import torch
 
 from megatron_mep.encodings.base import LayerSizes, Sharable, Weight
+from megatron_mep.encodings.carried import Carried
 from megatron_mep.encodings.placement import Embedded
 from megatron_mep.model.config import ModelConfig
 
@@ -54,6 +55,8 @@ def _matrices(model: ModelConfig) -> list[tuple[int, int]]:
 def _encoding_weights(model: ModelConfig) -> int:
     encoding, sizes = model.encoding, LayerSizes(model.num_attention_heads, model.hidden_size, model.head_size)
     sets = 1 if isinstance(encoding, Sharable) and encoding.shared_by_layers else model.num_encoded_layers
+    if isinstance(encoding, Carried):
+        sets -= 1  # the last layer hands no states on
     count = sets * _learned(encoding.layer_weights(sizes, torch.Generator()))
     if isinstance(encoding, Embedded):
         count += _learned(encoding.embedding_weights(sizes, torch.Generator()))

@@ -4,6 +4,7 @@ import torch
 from megatron.core.models.gpt.gpt_model import GPTModel
 from torch import Tensor
 
+from megatron_mep.encodings.carried import Carried
 from megatron_mep.model.cache import Cache
 from megatron_mep.model.config import ModelConfig
 
@@ -63,6 +64,9 @@ class Decoder:
 
 
 def cache_bytes(model: ModelConfig, tensor_size: int, max_length: int, dtype: torch.dtype, batch_size: int = 1) -> int:
-    """What a `Decoder`'s keys and values take on each tensor rank."""
+    """What a `Decoder`'s keys and values take on each tensor rank, and their states where an encoding carries these."""
     groups = max(model.groups // tensor_size, 1)
-    return 2 * model.num_layers * batch_size * max_length * groups * model.head_size * dtype.itemsize
+    of_token = 2 * groups * model.head_size * dtype.itemsize
+    if isinstance(model.encoding, Carried):
+        of_token += model.hidden_size * torch.promote_types(dtype, torch.float32).itemsize
+    return model.num_layers * batch_size * max_length * of_token

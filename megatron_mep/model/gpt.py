@@ -8,6 +8,7 @@ from megatron.core.transformer.transformer_config import TransformerConfig
 from torch.distributed import ProcessGroup
 
 from megatron_mep.encodings.base import LayerSizes, Sharable
+from megatron_mep.encodings.carried import Carried
 from megatron_mep.encodings.placement import Embedded
 from megatron_mep.model.config import ModelConfig
 from megatron_mep.model.count import padded_vocabulary
@@ -91,7 +92,9 @@ def _transformer_config(model: ModelConfig, parallel: ParallelConfig, recompute:
         attention_dropout=model.attention_dropout,
         init_method_std=model.init_std,
         # layers that hold other weights than their neighbours cannot be stored as one stack
-        hetereogenous_dist_checkpoint=bool(model.nope_layers) or getattr(model.encoding, "shared_by_layers", False),
+        hetereogenous_dist_checkpoint=bool(model.nope_layers)
+        or isinstance(model.encoding, Carried)
+        or getattr(model.encoding, "shared_by_layers", False),
         tensor_model_parallel_size=parallel.tensor,
         sequence_parallel=parallel.sequence,
         recompute_granularity=None if recompute == "none" else recompute,

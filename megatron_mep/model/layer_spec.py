@@ -13,7 +13,9 @@ from megatron.core.transformer.transformer_layer import TransformerLayer, Transf
 
 from megatron_mep.attention.choose import Backend, choose
 from megatron_mep.encodings.base import Encoding, KeyBias
+from megatron_mep.encodings.carried import Carried
 from megatron_mep.encodings.nope import Nope
+from megatron_mep.model.carrying_layer import CarryingLayer, ContextProjection
 from megatron_mep.model.config import ModelConfig
 from megatron_mep.model.core_attention import EncodedAttention
 from megatron_mep.model.norm import HeadNorm, Norm
@@ -39,8 +41,9 @@ def _layer_spec(model: ModelConfig, encoding: Encoding, seed: int, dtype: torch.
         "evaluation_backend": _backend(model, encoding, dtype, training=False),
     }
     head_norm = HeadNorm if model.qk_norm else IdentityOp
+    carried = isinstance(encoding, Carried)
     return ModuleSpec(
-        module=TransformerLayer,
+        module=CarryingLayer if carried else TransformerLayer,
         submodules=TransformerLayerSubmodules(
             input_layernorm=Norm,
             self_attention=ModuleSpec(
@@ -49,7 +52,7 @@ def _layer_spec(model: ModelConfig, encoding: Encoding, seed: int, dtype: torch.
                 submodules=SelfAttentionSubmodules(
                     linear_qkv=ColumnParallelLinear,
                     core_attention=ModuleSpec(module=EncodedAttention, params=attention),
-                    linear_proj=RowParallelLinear,
+                    linear_proj=ContextProjection if carried else RowParallelLinear,
                     q_layernorm=head_norm,
                     k_layernorm=head_norm,
                 ),

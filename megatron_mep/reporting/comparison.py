@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from megatron_mep.reporting.records import Row
+from megatron_mep.reporting.tricks import with_tricks
 
 
 @dataclass(frozen=True)
@@ -74,9 +75,9 @@ def comparisons(rows: Iterable[Row]) -> list[Comparison]:
 
 
 def model_of(row: Row) -> tuple[object, ...]:
-    """What makes two rows one model's: its training, and last its step."""
-    options = json.dumps(row.encoding_options, sort_keys=True)
-    return row.run, row.encoding, options, row.train_length, row.seed, row.step
+    """What makes two rows one model's: its training and the tricks put on it, and last its step."""
+    options, tricks = (json.dumps(stated, sort_keys=True) for stated in (row.encoding_options, row.extrapolation))
+    return row.run, row.encoding, options, row.train_length, row.seed, tricks, row.step
 
 
 def _comparison(rows: list[Row], apart: str | None) -> Comparison:
@@ -138,7 +139,7 @@ def _newest(rows: list[Row]) -> tuple[list[Row], list[str]]:
         replaced[key] += key in kept
         kept[key] = row
     notes = [
-        f"{row.run}, step {row.step}, length {row.length}, {row.context} context: "
+        f"{with_tricks(row, [])}, step {row.step}, length {row.length}, {row.context} context: "
         f"measured {replaced[key] + 1} times, the newest of {row.created:%Y-%m-%d %H:%M:%S %Z} is shown."
         for key, row in kept.items()
         if replaced[key]
@@ -168,12 +169,12 @@ def _line(label: str, rows: list[Row]) -> Line:
 
 
 def _labels(models: Sequence[Row]) -> list[str]:
-    """Run names; where several models share one, with what tells them apart: step, seed, encoding, or their place."""
+    """Runs and tricks; where several models share a run, with what tells them apart: step, seed, encoding, place."""
     labels: list[str] = []
     for model in models:
         namesakes = [other for other in models if other.run == model.run]
         parts = {"step": model.step, "seed": model.seed, "encoding": model.encoding}
         apart = [f"{name} {value}" for name, value in parts.items() if {getattr(n, name) for n in namesakes} != {value}]
-        labels.append(", ".join([model.run, *apart]))
+        labels.append(", ".join([with_tricks(model, namesakes), *apart]))
     taken = Counter(labels)
     return [f"{label} ({place})" if taken[label] > 1 else label for place, label in enumerate(labels, start=1)]

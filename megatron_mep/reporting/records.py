@@ -28,6 +28,8 @@ class Row(BaseModel):
     purpose: Literal["evaluation", "validation"]
     encoding: str
     encoding_options: dict[str, Any]
+    extrapolation: tuple[dict[str, Any], ...] = ()
+    """The length tricks that were put on the encoding, in turn, each by its name and all its options."""
     checkpoint: str | None
     step: int
     consumed_tokens: int

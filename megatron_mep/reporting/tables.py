@@ -2,6 +2,7 @@
 
 import csv
 import io
+import json
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -26,7 +27,7 @@ class GridRow:
 
 CSV_COLUMNS = (
     *("protocol", "last_k", "scored_tokens", "scored_hash", "tokenizer_hash"),
-    *("run", "encoding", "step", "seed", "train_length", "length", "context", "window", "stride"),
+    *("run", "encoding", "extrapolation", "step", "seed", "train_length", "length", "context", "window", "stride"),
     *("perplexity", "nll", "bits_per_byte", "non_finite", "ratio_to_train_length", "checkpoint", "created"),
 )
 
@@ -129,4 +130,5 @@ def _escaped(text: str) -> str:
 def _csv_record(row: Row, line: Line) -> dict[str, object]:
     ratio = line.ratio(row.length) if row.context == "full" else math.nan
     record = row.model_dump() | {"perplexity": row.value, "created": row.created.isoformat()}
+    record["extrapolation"] = json.dumps(row.extrapolation) if row.extrapolation else ""
     return record | {"ratio_to_train_length": "" if math.isnan(ratio) else ratio}

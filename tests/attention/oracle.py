@@ -3,9 +3,13 @@
 from collections.abc import Callable
 from typing import NamedTuple
 
+import pytest
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
+
+from megatron_mep.attention.compiled import compiled_attention
+from megatron_mep.attention.native import why_absent
 
 SCALE = 0.3
 
@@ -75,6 +79,14 @@ def output_and_gradients(attend: Callable[..., Tensor], inputs: Inputs) -> dict[
     gradients = torch.autograd.grad(output, tuple(leaves.values()), inputs.grad_output.to(output.dtype))
     names = (f"gradient of {name}" for name in leaves)
     return {"output": output.detach(), **dict(zip(names, gradients, strict=True))}
+
+
+def compiled_or_skip() -> Callable[..., Tensor]:
+    """Compiled attention, where its kernel can be had."""
+    absent = why_absent()
+    if absent:
+        pytest.skip(absent)
+    return compiled_attention
 
 
 class LargestStorage(TorchDispatchMode):

@@ -1,5 +1,6 @@
-"""Toeplitz attention: output and gradients against one query at a time, and what it may cost."""
+"""Attention by distance on a CPU, by torch's kernel and by ours: against one query at a time, and what it may cost."""
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -16,6 +17,7 @@ from tests.attention.oracle import (
     LargestStorage,
     Shape,
     attend_by_query,
+    compiled_or_skip,
     output_and_gradients,
     random_inputs,
 )
@@ -25,14 +27,20 @@ ROWS = 64
 
 both = pytest.mark.parametrize("learned", [True, False], ids=["learned", "fixed"])
 
-attend = partial(toeplitz_attention, scale=SCALE, rows=Rows(diagonal=ROWS, block=2 * ROWS, window=ROWS, learned=ROWS))
+by_torch = partial(toeplitz_attention, scale=SCALE, rows=Rows(diagonal=ROWS, block=2 * ROWS, window=ROWS, learned=ROWS))
+
+
+@pytest.fixture(params=["toeplitz", "compiled"])
+def attend(request: pytest.FixtureRequest) -> Callable[..., Tensor]:
+    """Each of the attentions by distance on a CPU."""
+    return by_torch if request.param == "toeplitz" else partial(compiled_or_skip(), scale=SCALE)
 
 
 def attend_densely(query: Tensor, key: Tensor, value: Tensor, bias: Tensor) -> Tensor:
     return reference_attention(query, key, value, dense_bias(bias, query.size(2), key.size(2)), scale=SCALE)
 
 
-def assert_correct(inputs: Inputs, **options: Any) -> None:
+def assert_correct(attend: Callable[..., Tensor], inputs: Inputs, **options: Any) -> None:
     actual = output_and_gradients(partial(attend, **options), inputs)
     plain = output_and_gradients(attend_densely, inputs)
     exact = output_and_gradients(attend_by_query, inputs.double())
@@ -42,12 +50,12 @@ def assert_correct(inputs: Inputs, **options: Any) -> None:
 
 @both
 @pytest.mark.parametrize("length", [63, 64, 257, 300])
-def test_matches_one_query_at_a_time(length, learned):
-    assert_correct(random_inputs(Shape(1, 2, 2, length, length), learned=learned))
+def test_matches_one_query_at_a_time(attend, length, learned):
+    assert_correct(attend, random_inputs(Shape(1, 2, 2, length, length), learned=learned))
 
 
 @both
-def test_one_position_sees_itself(learned):
+def test_one_position_sees_itself(attend, learned):
     inputs = random_inputs(Shape(2, 4, 4, 1, 1), learned=learned)
     results = output_and_gradients(attend, inputs)
     assert_exact_equal(results["output"], inputs.value.detach())
@@ -58,53 +66,53 @@ def test_one_position_sees_itself(learned):
 
 @both
 @pytest.mark.parametrize("groups", [1, 2, 4])
-def test_heads_share_keys_of_their_group(groups, learned):
-    assert_correct(random_inputs(Shape(2, 4, groups, 70, 70), learned=learned))
+def test_heads_share_keys_of_their_group(attend, groups, learned):
+    assert_correct(attend, random_inputs(Shape(2, 4, groups, 70, 70), learned=learned))
 
 
 @both
 @pytest.mark.parametrize("queries", [1, 63, 69])
 @pytest.mark.parametrize("groups", [2, 4])
-def test_queries_stand_at_the_end_of_the_keys(queries, groups, learned):
-    assert_correct(random_inputs(Shape(2, 4, groups, queries, 70), learned=learned))
+def test_queries_stand_at_the_end_of_the_keys(attend, queries, groups, learned):
+    assert_correct(attend, random_inputs(Shape(2, 4, groups, queries, 70), learned=learned))
 
 
 @both
-def test_bf16_beyond_256_positions(learned):
-    assert_correct(random_inputs(Shape(1, 4, 2, 300, 300), torch.bfloat16, learned))
+def test_bf16_beyond_256_positions(attend, learned):
+    assert_correct(attend, random_inputs(Shape(1, 4, 2, 300, 300), torch.bfloat16, learned))
 
 
 @both
 def test_fp64_keeps_its_precision(learned):
     inputs = random_inputs(Shape(1, 2, 1, 70, 75), torch.float64, learned)
-    actual, exact = (output_and_gradients(function, inputs) for function in (attend, attend_by_query))
+    actual, exact = (output_and_gradients(function, inputs) for function in (by_torch, attend_by_query))
     for name in exact:
         torch.testing.assert_close(actual[name], exact[name], rtol=1e-12, atol=1e-13, msg=name)
 
 
 @both
 def test_more_rows_than_queries(learned):
-    assert_correct(random_inputs(Shape(1, 2, 2, 20, 30), learned=learned), rows=Rows())
+    assert_correct(by_torch, random_inputs(Shape(1, 2, 2, 20, 30), learned=learned), rows=Rows())
 
 
 @pytest.mark.parametrize("groups", [1, 2, 4])
 def test_blocks_of_groups_add_up(monkeypatch, groups):
     monkeypatch.setattr(toeplitz_backward, "BLOCK_BYTES_PER_THREAD", 1)
-    assert_correct(random_inputs(Shape(2, 4, groups, 70, 70)))
+    assert_correct(by_torch, random_inputs(Shape(2, 4, groups, 70, 70)))
 
 
-def test_only_a_bias_that_learns_gets_a_gradient():
+def test_only_a_bias_that_learns_gets_a_gradient(attend):
     names = output_and_gradients(attend, random_inputs(Shape(1, 2, 2, 5, 5), learned=False)).keys()
     assert names == {"output", "gradient of query", "gradient of key", "gradient of value"}
 
 
 @both
 @pytest.mark.parametrize("groups", [2, 4])
-def test_views_of_a_fused_projection_give_the_same(groups, learned):
+def test_views_of_a_fused_projection_give_the_same(attend, groups, learned):
     inputs = random_inputs(Shape(2, 4, groups, 70, 70), learned=learned)
     views = [split.detach().permute(1, 2, 0, 3).requires_grad_() for split in fused_projection(inputs)]
     assert not any(view.is_contiguous() for view in views)
-    assert_correct(inputs._replace(query=views[0], key=views[1], value=views[2]))
+    assert_correct(attend, inputs._replace(query=views[0], key=views[1], value=views[2]))
 
 
 def fused_projection(inputs: Inputs) -> list[Tensor]:
@@ -113,19 +121,19 @@ def fused_projection(inputs: Inputs) -> list[Tensor]:
     return list(torch.cat(inputs[:3], dim=1).permute(2, 0, 1, 3).contiguous().split(sizes, dim=2))
 
 
-def test_head_dimension_need_not_be_contiguous():
+def test_head_dimension_need_not_be_contiguous(attend):
     inputs = random_inputs(Shape(1, 2, 2, 70, 70))
     strided = [part.detach().mT.contiguous().mT.requires_grad_() for part in inputs[:3]]
-    assert_correct(inputs._replace(query=strided[0], key=strided[1], value=strided[2]))
+    assert_correct(attend, inputs._replace(query=strided[0], key=strided[1], value=strided[2]))
 
 
-def test_output_is_laid_out_by_position():
+def test_output_is_laid_out_by_position(attend):
     output = attend(*random_inputs(Shape(2, 4, 2, 70, 70))[:4])
     assert output.permute(2, 0, 1, 3).is_contiguous()
 
 
 @both
-def test_distances_at_minus_infinity_are_out_of_the_window(learned):
+def test_distances_at_minus_infinity_are_out_of_the_window(attend, learned):
     inputs = random_inputs(Shape(1, 4, 2, 200, 200), learned=learned)
     window = torch.tensor([1, 5, 100, 300])
     outside = torch.arange(inputs.bias.size(1)) >= window[:, None]
@@ -140,7 +148,7 @@ def test_distances_at_minus_infinity_are_out_of_the_window(learned):
         assert not actual["gradient of bias"][outside].any()
 
 
-def test_distances_beyond_the_keys_get_no_gradient():
+def test_distances_beyond_the_keys_get_no_gradient(attend):
     inputs = random_inputs(Shape(1, 2, 2, 70, 70))
     gradient = output_and_gradients(attend, inputs)["gradient of bias"]
     assert gradient.shape == (2, 75)
@@ -149,7 +157,7 @@ def test_distances_beyond_the_keys_get_no_gradient():
 
 @both
 @pytest.mark.parametrize("groups", [1, 4])
-def test_memory_is_linear_in_the_length(groups, learned):
+def test_memory_is_linear_in_the_length(attend, groups, learned):
     heads, length = 4, 1024
     inputs = random_inputs(Shape(1, heads, groups, length, length), learned=learned)
     with LargestStorage() as largest:
@@ -160,13 +168,13 @@ def test_memory_is_linear_in_the_length(groups, learned):
 def test_a_block_bounds_the_scores_held_at_once(monkeypatch):
     monkeypatch.setattr(toeplitz_backward, "BLOCK_BYTES_PER_THREAD", 1)
     inputs = random_inputs(Shape(1, 4, 4, 1024, 1024))
-    output = attend(*inputs[:4])
+    output = by_torch(*inputs[:4])
     with LargestStorage() as largest:
         torch.autograd.grad(output, inputs[:4], inputs.grad_output)
     assert largest.numel <= ROWS * 1024
 
 
-def test_keys_are_not_repeated_for_the_heads_of_a_group():
+def test_keys_are_not_repeated_for_the_heads_of_a_group(attend):
     inputs = random_inputs(Shape(1, 16, 1, 1, 2048))
     with LargestStorage() as largest, torch.no_grad():
         attend(*inputs[:4])
@@ -182,12 +190,12 @@ def test_mask_requires_no_gradient(monkeypatch):
         return flash(*args, **options)
 
     monkeypatch.setattr(torch.ops.aten, "_scaled_dot_product_flash_attention_for_cpu", recording)
-    output_and_gradients(attend, random_inputs(Shape(1, 2, 2, 70, 70)))
+    output_and_gradients(by_torch, random_inputs(Shape(1, 2, 2, 70, 70)))
     assert len(masks) == 2
     assert not any(mask.requires_grad for mask in masks)
 
 
-def test_second_derivatives_are_refused():
+def test_second_derivatives_are_refused(attend):
     inputs = random_inputs(Shape(1, 2, 2, 5, 5))
     (gradient,) = torch.autograd.grad(attend(*inputs[:4]).square().sum(), inputs.query, create_graph=True)
     with pytest.raises(RuntimeError, match="once_differentiable"):
@@ -205,7 +213,7 @@ def test_second_derivatives_are_refused():
         ({"bias": torch.zeros(4, 5, dtype=torch.bfloat16)}, "fp32 or wider, not torch.bfloat16"),
     ],
 )
-def test_broken_calls_are_told(change, broken):
+def test_broken_calls_are_told(attend, change, broken):
     inputs = random_inputs(Shape(1, 4, 2, 5, 5))._replace(**change)
     with pytest.raises(AssertionError, match=broken):
         attend(*inputs[:4])

@@ -10,7 +10,16 @@ from torch import Tensor
 from torch.nn.functional import softplus
 
 from megatron_mep.config.errors import ConfigError
-from megatron_mep.encodings.kernels import Exponential, Gaussian, Kernel, Logarithmic, Power, unbounded
+from megatron_mep.encodings.kernels import (
+    Cauchy,
+    Exponential,
+    Gaussian,
+    Kernel,
+    Logarithmic,
+    Power,
+    PowerLogarithmic,
+    unbounded,
+)
 from tests.encodings.oracle import fp64
 
 SLOPES = (0.5, 0.125, 0.0078125)
@@ -36,6 +45,8 @@ def weights_of(kernel: Kernel, num_heads: int = len(SLOPES), seed: int = 3) -> d
         (Gaussian(slopes=SLOPES, width=8), lambda m, d: (m * d / 8) ** 2),
         (Gaussian(slopes=SLOPES, squared_slope=False), lambda m, d: m * d**2),
         (Gaussian(slopes=SLOPES, squared_slope=False, width=16), lambda m, d: m * d**2 / 16),
+        (Cauchy(slopes=SLOPES), lambda m, d: math.log(1 + (m * d) ** 2)),
+        (Cauchy(slopes=SLOPES, width=8), lambda m, d: math.log(1 + (m * d / 8) ** 2)),
     ],
 )
 def test_sloped_kernels_follow_their_formula(kernel: Kernel, formula: Callable[[float, int], float]) -> None:
@@ -66,6 +77,15 @@ def test_power_kernel_passes_through_the_exponential_to_the_gaussian() -> None:
     torch.testing.assert_close(square, decay(Gaussian(squared_slope=False), {"slope": slope}), rtol=1e-12, atol=0)
 
 
+def test_3log_kernel_starts_with_the_exponents_of_the_power_kernel() -> None:
+    many = weights_of(PowerLogarithmic(), num_heads=10_000)
+    r3 = 2 * torch.sigmoid(many["r3"])
+    assert 0.0199 <= r3.min() <= 0.04
+    assert 1.96 <= r3.max() <= 1.9801
+    logarithmic = weights_of(Logarithmic(), num_heads=10_000)
+    assert all(many[name].equal(logarithmic[name]) for name in logarithmic)
+
+
 @pytest.mark.parametrize("kernel", [Logarithmic(), Power()])
 def test_kerple_kernels_start_inside_the_bounds_of_the_published_code(kernel: Kernel) -> None:
     many = weights_of(kernel, num_heads=10_000)
@@ -79,7 +99,7 @@ def test_kerple_kernels_start_inside_the_bounds_of_the_published_code(kernel: Ke
         assert abs(drawn.mean() - top / 2) < 0.01 * top
 
 
-@pytest.mark.parametrize("kernel", [Logarithmic(), Power()])
+@pytest.mark.parametrize("kernel", [Logarithmic(), Power(), PowerLogarithmic()])
 def test_random_weights_are_those_of_the_generator(kernel: Kernel) -> None:
     first, again, other = weights_of(kernel, seed=3), weights_of(kernel, seed=3), weights_of(kernel, seed=4)
     assert all(first[name].equal(again[name]) for name in first)
@@ -110,7 +130,13 @@ def test_unbounded_is_the_inverse_of_softplus_from_tiny_to_large() -> None:
 def test_initial_values_are_fp32_whatever_the_default_type() -> None:
     torch.set_default_dtype(torch.bfloat16)
     try:
-        for kernel in (Exponential(), Gaussian(slopes=SLOPES, learned=True), Logarithmic(), Power()):
+        for kernel in (
+            Exponential(),
+            Gaussian(slopes=SLOPES, learned=True),
+            Logarithmic(),
+            Power(),
+            PowerLogarithmic(),
+        ):
             assert {value.dtype for value in weights_of(kernel).values()} == {torch.float32}
     finally:
         torch.set_default_dtype(torch.float32)
@@ -131,7 +157,7 @@ def test_widths_weights_and_slopes_are_positive(options: dict[str, object]) -> N
         Exponential.model_validate(options)
 
 
-@pytest.mark.parametrize("kernel", [Logarithmic, Power])
+@pytest.mark.parametrize("kernel", [Logarithmic, Power, PowerLogarithmic])
 def test_kerple_kernels_have_no_fixed_form(kernel: type[Kernel]) -> None:
     with pytest.raises(ValidationError):
         kernel.model_validate({"learned": False})

@@ -5,7 +5,6 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, distributed, nn
-from torch.distributed import ProcessGroup
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
@@ -16,9 +15,9 @@ from megatron_mep.model.in_force import encoded_layers
 from megatron_mep.parallel.config import ParallelConfig
 from megatron_mep.parallel.gradients import sum_over_tensor_ranks
 from megatron_mep.parallel.groups import seed_streams
-from megatron_mep.parallel.tensor import is_encoding_weight
 from tests.support.distributed import joined, run
-from tests.support.tiny import LEARNED, SEQ_LENGTH, VOCABULARY, model_config, samples, whole
+from tests.support.results import Results, assert_alike, losses_of, results_of, undivided_results
+from tests.support.tiny import LEARNED, SEQ_LENGTH, VOCABULARY, model_config, samples
 from tests.support.tolerance import assert_exact_equal, assert_within_budget
 
 SEED = 3
@@ -50,18 +49,12 @@ MODELS: dict[str, dict[str, Any]] = {
         "tied_embeddings": True,
     },
 }
-Results = dict[str, Tensor]
 
 
 def built(parallel: ParallelConfig | None = None, recompute: Any = "none", **changes: Any) -> nn.Module:
     return build_model(
         model_config(**changes), parallel or ParallelConfig(), VOCABULARY, SEED, torch.float32, recompute
     )
-
-
-def losses_of(model: nn.Module, tokens: Tensor) -> Tensor:
-    """`[B, S]`."""
-    return model(tokens[:, :-1], None, None, labels=tokens[:, 1:])
 
 
 def test_every_layout_starts_and_computes_alike(tmp_path: Path):
@@ -76,7 +69,7 @@ def _undivided(file: Path):
     expected: dict[str, tuple[Results, Results]] = {}
     for name, changes in MODELS.items():
         model = built(**changes)
-        expected[name] = _results(model, here.tensor_group), _results(model.double(), here.tensor_group)
+        expected[name] = undivided_results(model, here.tensor_group)
     torch.save(expected, file)
 
 
@@ -86,43 +79,7 @@ def _divided(file: Path, layout: ParallelConfig):
     for name, changes in MODELS.items():
         model = built(layout, **changes)
         sum_over_tensor_ranks(model, here.tensor_group)
-        _compare(f"{name} at {layout}", _results(model, here.tensor_group), *expected[name])
-
-
-def _results(model: nn.Module, tensor_group: ProcessGroup) -> Results:
-    """Initial weights, logits, losses and gradients, put together from the tensor ranks."""
-    tokens = samples(0, 3)
-    parameters = dict(model.named_parameters())
-    weights = {name: weight.detach().clone() for name, weight in parameters.items()}
-    with torch.no_grad():
-        logits = model(tokens[:, :-1], None, None, runtime_gather_output=True)
-    model.zero_grad()
-    losses = losses_of(model, tokens)
-    losses.mean().backward()
-    parts: list[Any] = [None] * tensor_group.size()
-    distributed.all_gather_object(
-        parts, {name: (weights[name], parameters[name].grad) for name in weights}, tensor_group
-    )
-    results = {"logits": logits, "losses": losses.detach()}
-    encoding = [torch.zeros(1)]
-    for name, parameter in parameters.items():
-        weight, gradient = (whole(shards, parameter) for shards in zip(*(part[name] for part in parts), strict=True))
-        results[f"weight {name}"] = weight
-        if is_encoding_weight(parameter):
-            encoding.append(gradient.flatten())
-        else:
-            results[f"gradient {name}"] = gradient
-    # a number for each head is too few to tell from plain PyTorch how far rounding takes it
-    return results | {"gradient of the encoding": torch.cat(encoding)}
-
-
-def _compare(what: str, found: Results, plain: Results, exact: Results) -> None:
-    assert found.keys() == plain.keys()
-    for name, actual in found.items():
-        if name.startswith("weight "):
-            assert_exact_equal(actual, plain[name], f"{what}: {name}")
-        else:
-            assert_within_budget(actual, plain[name], exact[name].double(), f"{what}: {name}")
+        assert_alike(f"{name} at {layout}", results_of(model, here.tensor_group), *expected[name])
 
 
 def test_runs_that_differ_in_the_encoding_alone_start_alike():

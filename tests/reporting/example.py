@@ -21,6 +21,7 @@ def result(run: str, length: int, perplexity: float, *, minutes: int = 0, **chan
         "purpose": "evaluation",
         "encoding": "mep",
         "encoding_options": {"width": 8.0},
+        "extrapolation": (),
         "checkpoint": f"runs/{run}/checkpoints/step_100",
         "step": 100,
         "consumed_tokens": 409_600,
