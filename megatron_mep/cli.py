@@ -85,11 +85,23 @@ def _parser() -> argparse.ArgumentParser:
     report.add_argument("--to", type=Path, required=True, metavar="DIR", help="folder of the page, figures and tables")
 
     encodings = _verb(verbs, "encodings", _encodings, "list the positional encodings, or explain one")
-    encodings.add_argument("name", nargs="?", metavar="NAME", help="the encoding to explain")
+    encodings.add_argument("name", nargs="?", metavar="NAME", help="the encoding to explain, or module:Class")
+    encodings.add_argument("options", nargs="*", metavar="key=value", help="its options, for --matrix and --plot")
+    encodings.add_argument("--matrix", action="store_true", help="print what it does to the score of every pair")
+    encodings.add_argument("--plot", type=Path, metavar="FILE", help="draw that by distance: FILE.png or FILE.svg")
+    encodings.add_argument("--heads", type=_positive, default=8, metavar="H", help="number of heads (8)")
+    encodings.add_argument("--length", type=_positive, metavar="L", help="number of tokens (8, or 2048 for --plot)")
 
     tricks = _verb(verbs, "tricks", _tricks, "list the length tricks of evaluate and generate, or explain one")
     tricks.add_argument("name", nargs="?", metavar="NAME", help="the trick to explain")
     return parser
+
+
+def _positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"must be at least 1, not {number}")
+    return number
 
 
 def _verb(verbs, name: str, function, summary: str) -> argparse.ArgumentParser:  # type: ignore[no-untyped-def]
@@ -147,9 +159,19 @@ def _report(options: argparse.Namespace) -> None:
 
 
 def _encodings(options: argparse.Namespace) -> None:
-    from megatron_mep.encodings.catalogue import explained, listed
+    from megatron_mep.catalogue import explained, listed, matrix, stated
 
-    print(explained(options.name) if options.name else listed())  # noqa: T201
+    shows = options.matrix or options.plot
+    if shows or options.options:
+        encoding = stated(options.name or "", options.options)
+    if options.matrix:
+        print(matrix(encoding, options.heads, options.length or 8))  # noqa: T201
+    if options.plot:
+        from megatron_mep.encoding_figure import draw
+
+        print(draw(encoding, options.heads, options.length or 2048, options.plot))  # noqa: T201
+    if not shows:
+        print(explained(options.name) if options.name else listed())  # noqa: T201
 
 
 def _tricks(options: argparse.Namespace) -> None:

@@ -7,8 +7,10 @@ import pytest
 import torch
 
 from megatron_mep import cli
-from megatron_mep.encodings.catalogue import markdown
-from megatron_mep.run import load_run, run_of
+from megatron_mep.catalogue import markdown
+from megatron_mep.extrapolation import extrapolated
+from megatron_mep.extrapolation.catalogue import markdown as tricks_markdown
+from megatron_mep.run import load_run, overridden, run_of
 from tests.support.runs import run_tree
 
 ROOT = Path(__file__).parents[1]
@@ -59,6 +61,16 @@ def test_the_own_encoding_works_as_it_stands(tmp_path, monkeypatch):
 
 def test_the_table_of_encodings_is_the_generated_one():
     assert markdown() in README
+
+
+def test_the_table_of_tricks_is_the_generated_one():
+    assert tricks_markdown() in README
+
+
+def test_the_tricks_of_the_example_can_be_put_on_rope():
+    (override,) = re.findall(r"^mep evaluate .* '(extrapolation=.*)'$", README, flags=re.MULTILINE)
+    run = overridden(run_of(run_tree(model={"encoding": {"name": "rope"}})), [override])
+    assert extrapolated(run.model.encoding, run.extrapolation, 8).name == "rope + yarn + log_n"
 
 
 def test_the_files_that_it_links_exist():

@@ -97,11 +97,11 @@ class Row(ABC):
         return False
 
 
-def no_dropout(request: Request, name: str) -> list[Mistake]:
+def no_dropout(request: Request) -> list[Mistake]:
     """The mistake of asking for dropout where none can be had."""
     if not request.dropout:
         return []
-    rule = f"must be 0 in training under {request.encoding.name}: {name} attention drops no weights"
+    rule = f"must be 0 in training under {request.encoding.name}: its attention drops no weights"
     return [Mistake("model.attention_dropout", request.dropout, rule, "set it to 0, or use model.hidden_dropout")]
 
 
@@ -115,7 +115,7 @@ class OfDistance(Row):
         return request.epsilon > 0
 
     def mistakes(self, request: Request) -> list[Mistake]:  # noqa: D102
-        mistakes = no_dropout(request, self.name)
+        mistakes = no_dropout(request)
         if request.device_type != self.computes_on:
             rule = f"{self.name} computes on {self.computes_on}, not on {request.device_type}"
             mistakes.append(request.against(rule, "set it to auto"))

@@ -149,7 +149,10 @@ class _Call(ctypes.Structure):
     _fields_ = (
         *((name, _View) for name in ("query", "key", "value", "output")),
         *((f"grad_{name}", _View) for name in ("output", "query", "key", "value")),
-        *((name, ctypes.c_void_p) for name in ("most", "total", "bias", "tails", "longest", "centred", "mean", "dropped")),
+        *(
+            (name, ctypes.c_void_p)
+            for name in ("most", "total", "bias", "tails", "longest", "centred", "mean", "dropped")
+        ),
         *((name, ctypes.c_void_p) for name in ("grad_bias", "first")),
         *((name, ctypes.c_int64) for name in ("batch", "heads", "groups", "queries", "keys", "size")),
         *((name, ctypes.c_int64) for name in ("sinks", "threads")),

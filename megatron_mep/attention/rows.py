@@ -119,7 +119,7 @@ class Chunked(Row):
         return isinstance(encoding, PositionBias | KeyBias | ScoreMix | PairScores)
 
     def mistakes(self, request: Request) -> list[Mistake]:  # noqa: D102
-        return no_dropout(request, self.name)
+        return no_dropout(request)
 
     def reason(self, request: Request) -> str:  # noqa: D102
         precision = "" if request.dtype.itemsize >= torch.float32.itemsize else ", computed in fp32"
@@ -159,7 +159,7 @@ class Reference(Row):
         return True
 
     def mistakes(self, request: Request) -> list[Mistake]:  # noqa: D102
-        mistakes = no_dropout(request, self.name)
+        mistakes = no_dropout(request)
         if isinstance(request.encoding, PositionBias | KeyBias | ScoreMix | PairScores):
             rule = f"must be auto under {request.encoding.name}: reference attention serves biases by distance alone"
             mistakes.append(request.against(rule, "set it to auto"))

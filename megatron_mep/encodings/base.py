@@ -222,6 +222,9 @@ class PairScores(Encoding):
 class Rotation(Encoding):
     """A rotation of queries and keys by their positions; the scores then depend on the difference of positions."""
 
+    keeps_norms: ClassVar[bool] = True
+    """Whether queries and keys stay as long as they are, so that a bound of the scores holds once they have turned."""
+
     @property
     def turns_heads_apart(self) -> bool:
         """Whether query heads of one group turn its keys differently, so that each needs a copy of them."""
@@ -231,8 +234,7 @@ class Rotation(Encoding):
     def angles(self, position: Tensor, head_size: int, **weights: Tensor) -> Tensor:
         """The angles in radians by which pairs of dimensions turn: `[*position.shape, head_size // 2]`, fp32 or wider.
 
-        Pair m is made of dimensions m and m + head_size // 2 (the split-half layout of GPT-NeoX and Llama); an angle
-        of zero leaves it as it is. Positions are whole numbers in fp32 or fp64.
+        Pair m is made of dimensions m and m + head_size // 2, as in GPT-NeoX and Llama. Positions are fp32 or fp64.
         """
 
     def turned(self, heads: Tensor, position: Tensor, **weights: Tensor) -> Tensor:

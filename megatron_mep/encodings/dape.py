@@ -141,12 +141,12 @@ class Dape(AdaptedBias):
 
 
 class DapeV2(AdaptedBias):
-    """S + B + f(S, B), f two convolutions over `kernel` neighbouring keys, from 2H channels to width to H.
+    """S + B + f(S, B), f two convolutions over `kernel_size` neighbouring keys, from 2H channels to width to H.
 
-    As `dape`, which is `kernel: 1`, but that each layer of f reads `kernel` keys around each pair of a query and a
-    key, those in the future as zeros. The authors' code gives zeros, too, for hidden values beyond the last key of a
-    sequence, and for no other query than the last; here these are computed for all queries alike, since a query's
-    output must not depend on where the sequence ends.
+    As `dape`, which is `kernel_size: 1`, but that each layer of f reads the keys around each pair of a query and a key,
+    those in the future as zeros. The authors' code gives zeros, too, for hidden values beyond the last key of a
+    sequence, which the last (kernel_size - 1) / 2 queries read; here these are computed as they are for any other
+    query, since a query's output must not depend on where the sequence ends.
 
     Source: "DAPE V2: Process Attention Score as Feature Map for Length Extrapolation", arXiv:2410.04798, and the
     authors' code.
@@ -156,20 +156,20 @@ class DapeV2(AdaptedBias):
     source: ClassVar[str] = "arXiv:2410.04798 and the authors' code"
     formula: ClassVar[str] = "S + B + f(S, B), f convolves over keys"
 
-    kernel: PositiveInt = 3
+    kernel_size: PositiveInt = 3
     """Keys that each convolution reads, an odd number: 1, 3, 5 and 7 in the paper."""
 
-    @field_validator("kernel")
+    @field_validator("kernel_size")
     @classmethod
-    def _kernel_has_a_middle(cls, kernel: int) -> int:
-        if kernel % 2 == 0:
-            raise ValueError(f"must be odd, so that as many keys are read on either side; try {kernel - 1}")
-        return kernel
+    def _kernel_has_a_middle(cls, kernel_size: int) -> int:
+        if kernel_size % 2 == 0:
+            raise ValueError(f"must be odd, so that as many keys are read on either side; try {kernel_size - 1}")
+        return kernel_size
 
     @property
     def num_taps(self) -> int:
         """The kernel's."""
-        return self.kernel
+        return self.kernel_size
 
 
 def _uniform(generator: torch.Generator, num_inputs: int, *sizes: int) -> Tensor:

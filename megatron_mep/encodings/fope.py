@@ -35,6 +35,7 @@ class Fope(Rotation):
 
     name: Literal["fope"] = "fope"
     source: ClassVar[str] = "arXiv:2412.17739 and its released code"
+    keeps_norms: ClassVar[bool] = False
     formula: ClassVar[str] = "turn pair m by cos -> sum_n cos(i w_n) c_hnm, sin -> sum_n sin(i w_n) s_hnm"
 
     base: float = Field(10000.0, gt=1)

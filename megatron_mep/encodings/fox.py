@@ -17,9 +17,9 @@ class Fox(KeyBias):
     """b_h(i, j) = sum_{j < t <= i} log sigmoid(w_h x_t + a_h), the logarithm of the product of forget gates.
 
     x is what the layer projects queries and keys from. Also known as data-dependent ALiBi: a gate that is constant
-    gives ALiBi's bias with the slope -log sigmoid(a_h). Initial values w ~ N(0, 0.02^2) as in the authors' code, and
-    a = 5, nearly open gates, as in the library x-transformers; the authors' code starts at a = 0, where half of what
-    came before is forgotten at every token: `initial_bias: 0`. Their output gate, norms and shifts are not part of it.
+    gives ALiBi's bias with the slope -log sigmoid(a_h). Initial values as in the authors' code: w ~ N(0, 0.02^2) and
+    a = 0, where half of what came before is forgotten at every token. The library x-transformers starts at a = 5, with
+    nearly open gates. The authors' output gate, norms and shifts are not part of it.
 
     Source: "Forgetting Transformer: Softmax Attention with a Forget Gate", arXiv:2503.02130, and the
     authors' code.
@@ -29,7 +29,7 @@ class Fox(KeyBias):
     source: ClassVar[str] = "arXiv:2503.02130 and the authors' code"
     formula: ClassVar[str] = "sum_{j<t<=i} log sigmoid(w_h x_t + a_h)"
 
-    initial_bias: float = 5.0
+    initial_bias: float = 0.0
     """Initial value of a: gates start near sigmoid of it."""
 
     def layer_weights(self, sizes: LayerSizes, generator: torch.Generator) -> dict[str, Weight]:

@@ -32,7 +32,7 @@ class Lrpe(Rotary):
     """
 
     name: Literal["lrpe"] = "lrpe"
-    source: ClassVar[str] = "arXiv:2307.09270, and its released code"
+    source: ClassVar[str] = "arXiv:2307.09270 and its released code"
     formula: ClassVar[str] = "P, then turn pair m by i base^(-2m/D)"
 
     transform: Transform = "householder"

@@ -40,15 +40,16 @@ class Randomized(Placed, Encoding):
     """Tokens of a sequence in training, L; the run's where absent."""
 
     inner_kinds: ClassVar[tuple[type, ...]]
-    """What the inner encoding must be one of."""
+    """What the inner encoding must be one of, and of no other kind that positions act on."""
+    inner_means: ClassVar[str]
+    """The same in words."""
 
     @field_validator("inner")
     @classmethod
     def _inner_fits(cls, inner: Encoding) -> Encoding:
         others = tuple({Rotation, DistanceBias, PositionBias, Embedded, Placed} - {*cls.inner_kinds})
         if not isinstance(inner, cls.inner_kinds) or isinstance(inner, others):
-            told = " or ".join(kind.__name__ for kind in cls.inner_kinds)
-            raise ValueError(f"must be a {told}, and nothing else, which {inner.name} is not; choose another")
+            raise ValueError(f"must {cls.inner_means} and do nothing else, which {inner.name} does not; choose another")
         if isinstance(inner, Sharable) and inner.shared_by_layers:
             raise ValueError(
                 f"must have weights of its own in every layer; set shared_by_layers of {inner.name} to false"
@@ -120,6 +121,7 @@ class RandomizedRotation(Randomized, Rotation):
     source: ClassVar[str] = "arXiv:2305.16843, section 3"
     formula: ClassVar[str] = "turn at sorted positions drawn from M"
     inner_kinds: ClassVar[tuple[type, ...]] = (Rotation,)
+    inner_means: ClassVar[str] = "turn queries and keys by their positions"
 
     inner: AnyRotation = Rope()
     """The rotation."""
@@ -157,6 +159,7 @@ class RandomizedBias(Randomized, PairScores):
     source: ClassVar[str] = "arXiv:2305.16843, section 3"
     formula: ClassVar[str] = "bias between sorted positions drawn from M"
     inner_kinds: ClassVar[tuple[type, ...]] = (DistanceBias, PositionBias)
+    inner_means: ClassVar[str] = "be a bias by distance or by positions"
 
     inner: AnyBias = Alibi()
     """The bias, by distance or by positions."""
@@ -187,6 +190,7 @@ class RandomizedAbsolute(Randomized, Embedded):
     source: ClassVar[str] = "arXiv:2305.16843, section 3"
     formula: ClassVar[str] = "add vectors of sorted positions drawn from M"
     inner_kinds: ClassVar[tuple[type, ...]] = (Embedded,)
+    inner_means: ClassVar[str] = "add vectors to embeddings"
 
     inner: AnyAbsolute = Sinusoidal()
     """The vectors."""

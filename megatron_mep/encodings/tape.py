@@ -45,7 +45,7 @@ class Tape(Carried):
     width: PositiveInt = 48
     """Hidden values between `up` and `down`, for each pair of dimensions."""
     attended: Literal["scaled", "mixed"] = "scaled"
-    """Whether `mix` scales what attention makes of each head's rotations, as published, or mixes them over the heads."""
+    """Whether `mix` scales what attention makes of each head's z, as published, or mixes it over the heads."""
     init_std: float = Field(0.02, gt=0)
     """Standard deviation of the initial `gate` and `down`."""
 

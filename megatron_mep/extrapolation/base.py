@@ -69,7 +69,7 @@ def changed(encoding: Kind, trick: Trick, *also: type[Any], **methods: Callable[
         "methods_of_tricks": replaced(encoding) | methods.keys(),
         **methods,
     }
-    after: type[Encoding] = new_class(before.__name__, (before, *also), exec_body=lambda namespace: namespace.update(members))
+    after: type[Encoding] = new_class(before.__name__, (before, *also), exec_body=lambda body: body.update(members))
     values = dict(encoding) | {"name": name}
     return cast(Kind, after.model_construct(encoding.model_fields_set, **values))
 

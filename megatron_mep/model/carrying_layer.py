@@ -41,8 +41,8 @@ class CarryingLayer(TransformerLayer):
         output, bias = self.mlp(self.pre_mlp_layernorm(hidden))
         if core.hands_on:
             # ahead of the sum, which outside training is written to `output`
-            full, attended = output if bias is None else output + bias, attended.unflatten(-1, states.shape[2:])
-            states = core.encoding.updated(states, attended.to(states.dtype), full, **core.given_weights())
+            attended, added = attended.reshape(states.shape).to(states.dtype), output if bias is None else output + bias
+            states = core.encoding.updated(states, attended, added, **core.given_weights())
         hidden = self._added(self.mlp_bda, output, bias, hidden)
         return torch.cat((hidden.to(states.dtype), states.flatten(2)), dim=-1) if core.hands_on else hidden, None
 

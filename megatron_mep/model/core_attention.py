@@ -139,7 +139,7 @@ class EncodedAttention(MegatronModule):
         options: dict[str, Any] = {"scale": self.scale}
         if self.backend.counts_work:
             options["work"] = self.work
-        if self.backend.takes_bound and self.largest_score is not None:
+        if self.backend.takes_bound and self.largest_score is not None and getattr(self.encoding, "keeps_norms", True):
             bound = self.largest_score()
             options["bound"] = bound if factor is None else bound * factor.abs().max()
         decodes = num_queries < num_keys and not torch.is_grad_enabled()

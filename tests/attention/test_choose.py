@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from megatron_mep.attention import rows
+from megatron_mep.attention import cpu_rows, rows
 from megatron_mep.attention.backend import Backend
 from megatron_mep.attention.choose import choose
 from megatron_mep.attention.position_bias import position_bias_attention
@@ -60,12 +60,67 @@ def test_encodings_without_a_bias_are_plain_on_any_device(encoding, device_type)
     assert encoding.name in backend.reason
 
 
-@pytest.mark.parametrize(("encoding", "kind"), [(Falling(), "fixed"), (LearnedFalling(), "learned")])
-def test_a_bias_by_distance_is_toeplitz_on_a_cpu(encoding, kind):
+@pytest.fixture
+def built(monkeypatch):
+    """As if the kernel were there."""
+    monkeypatch.setattr(cpu_rows, "why_absent", lambda: None)
+
+
+@pytest.fixture
+def absent(monkeypatch):
+    """As if it could not be compiled."""
+    monkeypatch.setattr(cpu_rows, "why_absent", lambda: "there is no C++ compiler: g++")
+
+
+kinds = pytest.mark.parametrize(("encoding", "kind"), [(Falling(), "fixed"), (LearnedFalling(), "learned")])
+
+
+@kinds
+@pytest.mark.usefixtures("built")
+def test_a_bias_by_distance_is_compiled_on_a_cpu(encoding, kind):
+    backend = chosen(encoding)
+    assert backend.name == "compiled"
+    assert backend.reason.startswith(f"{kind} bias by distance on a CPU by our own kernel, compiled here: exact")
+    assert not backend.counts_work
+    assert "computed in fp32" in chosen(encoding, dtype=torch.bfloat16).reason
+
+
+@kinds
+@pytest.mark.usefixtures("absent")
+def test_a_bias_by_distance_is_toeplitz_on_a_cpu_without_a_compiler(encoding, kind):
     backend = chosen(encoding)
     assert backend.name == "toeplitz"
-    assert backend.reason.startswith(f"{kind} bias by distance on a CPU: exact")
-    assert not backend.counts_work
+    assert backend.reason.startswith(f"{kind} bias by distance on a CPU by torch's kernel: exact")
+    assert backend.reason.endswith("; compiled has no kernel here: there is no C++ compiler: g++")
+
+
+@pytest.mark.usefixtures("absent")
+def test_toeplitz_that_was_named_does_not_look_for_a_compiler():
+    assert "compile" not in chosen(Falling(), backend="toeplitz").reason
+
+
+@pytest.mark.usefixtures("absent")
+def test_compiled_that_was_named_is_refused_without_a_compiler():
+    with pytest.raises(ConfigError) as refusal:
+        chosen(Falling(), backend="compiled")
+    (mistake,) = refusal.value.mistakes
+    assert "no C++ compiler" in mistake.rule
+    assert "CXX" in mistake.remedy
+
+
+@pytest.mark.usefixtures("built")
+@pytest.mark.parametrize("asked", [{"dtype": torch.float64}, {"head_size": 12}, {"head_size": 264}])
+def test_what_the_kernel_cannot_compute_is_toeplitz(asked):
+    backend = chosen(Falling(), **asked)
+    assert backend.name == "toeplitz"
+    assert "; compiled computes" in backend.reason
+
+
+def test_nothing_is_compiled_for_what_is_refused_anyway(monkeypatch):
+    monkeypatch.setattr(cpu_rows, "why_absent", lambda: pytest.fail("looked for a compiler"))
+    for asked in ({"device_type": "cuda"}, {"dropout": 0.1}, {"head_size": 12}):
+        with pytest.raises(ConfigError):
+            chosen(Falling(), backend="compiled", **asked)
 
 
 def test_a_bias_by_distance_drops_what_it_may():
@@ -85,9 +140,10 @@ def test_nothing_else_drops_anything():
         chosen(Falling(), epsilon=1e-3, backend="reference")
 
 
-def test_half_precision_is_told_what_its_backward_pass_computes_in():
-    assert "fp32" in chosen(Falling(), dtype=torch.bfloat16).reason
-    assert "fp32" not in chosen(Falling()).reason
+@pytest.mark.parametrize("backend", ["auto", "toeplitz"])
+def test_half_precision_is_told_what_it_is_computed_in(backend):
+    assert "fp32" in chosen(Falling(), dtype=torch.bfloat16, backend=backend).reason
+    assert "fp32" not in chosen(Falling(), backend=backend).reason
 
 
 @pytest.mark.parametrize("encoding", [Nothing(), Turning(), Falling()])
@@ -113,6 +169,9 @@ def test_a_bias_on_cuda_has_kernels_of_its_own(monkeypatch):
         ("triton", {}, "{backend} computes on cuda, not on cpu"),
         ("flex", {}, "{backend} computes on cuda, not on cpu"),
         ("toeplitz", {"device_type": "cuda"}, "toeplitz computes on cpu, not on cuda"),
+        ("compiled", {"device_type": "cuda"}, "compiled computes on cpu, not on cuda"),
+        ("compiled", {"dtype": torch.float64}, "compiled computes in fp32, not in float64"),
+        ("compiled", {"head_size": 12}, "compiled computes heads of a multiple of 8 up to 256, not of 12"),
         ("triton", {"device_type": "cuda", "head_size": 80}, "triton computes heads of size 16, 32, 64, 128, not 80"),
         ("flex", {"device_type": "cuda", "head_size": 8}, "flex computes heads of size 16 and more, not 8"),
     ],
@@ -139,7 +198,7 @@ def test_dropout_with_a_bias_is_refused_in_training(backend):
 
 
 def test_dropout_is_nothing_outside_training():
-    assert chosen(Falling(), dropout=0.1, training=False).name == "toeplitz"
+    assert chosen(Falling(), dropout=0.1, training=False, backend="toeplitz").name == "toeplitz"
 
 
 def test_all_that_stands_against_a_backend_is_told_at_once():
@@ -159,7 +218,10 @@ def test_dropout_without_a_bias_acts_in_training_alone():
     torch.testing.assert_close(evaluating.attend(query, key, ones, None, scale=SCALE), torch.ones_like(query))
 
 
-@pytest.mark.parametrize(("encoding", "backend"), [(Falling(), "auto"), (Falling(), "reference"), (Nothing(), "auto")])
+@pytest.mark.parametrize(
+    ("encoding", "backend"),
+    [(Falling(), "auto"), (Falling(), "toeplitz"), (Falling(), "reference"), (Nothing(), "auto")],
+)
 def test_every_backend_is_called_alike(encoding, backend):
     query, key, value, bias, _ = random_inputs(Shape(2, 4, 2, 3, 5))
     given = bias if isinstance(encoding, DistanceBias) else None

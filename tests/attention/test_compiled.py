@@ -92,13 +92,13 @@ def test_every_number_of_threads_gives_the_same(monkeypatch, epsilon, learned):
 def test_blocks_that_are_wholly_excluded_weigh_nothing(epsilon):
     inputs = random_inputs(Shape(1, 2, 2, 500, 500))
     excluded = torch.zeros_like(inputs.bias, dtype=torch.bool)
-    excluded[:, 1:200] = True
-    excluded[1, 300:] = True
+    excluded[:, 50:250] = True
+    excluded[1, 350:] = True
     bias = (0.1 * inputs.bias.detach()).masked_fill(excluded, -torch.inf).requires_grad_()
     assert_correct(inputs._replace(bias=bias), epsilon)
     gradient = output_and_gradients(partial(attend, epsilon=epsilon), inputs._replace(bias=bias))["gradient of bias"]
     assert not gradient[excluded].any()
-    assert gradient[0, 200:].any()
+    assert gradient[0, 250:].any()
 
 
 def test_queries_before_a_key_that_is_no_number_do_not_see_it():
@@ -114,7 +114,7 @@ def test_queries_before_a_key_that_is_no_number_do_not_see_it():
 
 def test_a_tensor_may_be_used_twice():
     inputs = random_inputs(Shape(1, 2, 2, 100, 100))
-    assert_correct(inputs._replace(key=inputs.query, value=inputs.query)._replace(query=inputs.query.detach()))
+    assert_correct(inputs._replace(value=inputs.key, query=inputs.query.detach()))
 
 
 def test_samples_walk_as_far_as_each_must():
@@ -134,7 +134,7 @@ def test_the_gradient_of_a_wide_bias_is_as_wide():
 
 
 def test_fp64_and_odd_head_sizes_are_refused():
-    with pytest.raises(AssertionError, match="computes in fp32, not in torch.float64"):
+    with pytest.raises(AssertionError, match=r"computes in fp32, not in torch\.float64"):
         attend(*random_inputs(Shape(1, 1, 1, 3, 3)).double()[:4])
     with pytest.raises(AssertionError, match="no heads of size 12"):
         attend(*random_inputs(Shape(1, 1, 1, 3, 3, 12))[:4])

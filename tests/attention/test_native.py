@@ -1,4 +1,4 @@
-"""How the kernel is built: once for a machine, by as many processes as like, and never in the way where it cannot be."""
+"""How the kernel is built: once for a machine, by as many processes as like; or why it is absent."""
 
 import os
 import shutil

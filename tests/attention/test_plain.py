@@ -94,3 +94,21 @@ def test_more_queries_than_keys_are_refused():
     query, key, value, *_ = random_inputs(Shape(1, 2, 2, 6, 5))
     with pytest.raises(AssertionError, match="6 queries cannot be the last of 5 positions"):
         plain_attention(query, key, value, scale=SCALE)
+
+
+@pytest.mark.parametrize(("queries", "keys"), [(70, 70), (1, 70), (63, 70)])
+@pytest.mark.parametrize("groups", [1, 4])
+def test_values_wider_than_keys_are_attended_part_by_part(queries, keys, groups):
+    one, two = (unbiased_inputs(Shape(2, 4, groups, queries, keys)) for _ in range(2))
+    two = two._replace(query=one.query, key=one.key, value=2 * one.value.flip(2).detach())
+    wide = attend(one.query, one.key, torch.cat((one.value, two.value), dim=-1), one.bias)
+    for part, inputs in zip(wide.chunk(2, dim=-1), (one, two), strict=True):
+        exact = attend_by_query(*inputs.double()[:4])
+        assert_within_budget(part, attend_densely(*inputs[:4]), exact)
+
+
+def test_values_wider_than_keys_take_no_more_memory_than_they_hold():
+    query, key, value, bias, _ = unbiased_inputs(Shape(1, 2, 2, 1024, 1024))
+    with LargestStorage() as largest:
+        attend(query, key, torch.cat((value, value), dim=-1), bias).sum().backward()
+    assert largest.numel <= 2 * value.numel()

@@ -37,8 +37,8 @@ ALL = (
     Dape(inner=Alibi(), width=5),
     Dape(inner=Fire(), width=5),
     DapeV2(inner=T5(), width=5),
-    DapeV2(inner=Fire(), width=3, kernel=5),
-    DapeV2(inner=Alibi(), width=5, kernel=1),
+    DapeV2(inner=Fire(), width=3, kernel_size=5),
+    DapeV2(inner=Alibi(), width=5, kernel_size=1),
 )
 every = pytest.mark.parametrize("encoding", ALL, ids=[f"{one.name}-{one.inner.name}-{one.num_taps}" for one in ALL])
 
@@ -104,7 +104,7 @@ def test_scores_are_the_papers(encoding: AdaptedBias) -> None:
 
 
 @every
-def test_scores_are_those_of_the_authors_network_for_all_queries_but_the_last(encoding: AdaptedBias) -> None:
+def test_scores_are_those_of_the_authors_network_but_for_the_last_queries(encoding: AdaptedBias) -> None:
     """PyTorch's convolution, as theirs, takes hidden values beyond the last key for zero."""
     weights, scores = drawn(encoding), random(2, HEADS, LENGTH, LENGTH).tril()
     bias = bias_of(encoding, weights)
@@ -157,7 +157,7 @@ def test_a_query_knows_nothing_of_the_tokens_that_follow(encoding: AdaptedBias) 
 
 
 def test_the_first_is_the_second_with_a_kernel_of_one() -> None:
-    first, second = Dape(width=5), DapeV2(width=5, kernel=1)
+    first, second = Dape(width=5), DapeV2(width=5, kernel_size=1)
     scores, weights = random(2, HEADS, LENGTH, LENGTH), drawn(first)
     assert {name: weight.shape for name, weight in drawn(second).items()} == {
         name: weight.shape for name, weight in weights.items()
@@ -166,7 +166,7 @@ def test_the_first_is_the_second_with_a_kernel_of_one() -> None:
 
 
 def test_initial_weights_are_uniform_over_the_inverse_root_of_the_inputs() -> None:
-    declared = DapeV2(width=64, kernel=3).layer_weights(LayerSizes(32, 256, 8), torch.Generator().manual_seed(0))
+    declared = DapeV2(width=64, kernel_size=3).layer_weights(LayerSizes(32, 256, 8), torch.Generator().manual_seed(0))
     network = {name: weight for name, weight in declared.items() if not name.startswith(INNER)}
     shapes = {name: tuple(weight.value.shape) for name, weight in network.items()}
     assert shapes == {"hidden": (64, 64, 3), "hidden_bias": (64,), "outer": (32, 64, 3)}
@@ -219,8 +219,8 @@ def test_the_inner_biass_mistakes_are_told_where_they_stand() -> None:
 def test_what_cannot_be_is_refused() -> None:
     shared = told(name="dape", inner={"name": "kerple_log", "shared_by_layers": True})
     assert "must have weights of its own in every layer; leave shared_by_layers of kerple_log out" in shared
-    even = told(name="dape_v2", kernel=4)
-    assert even == "model.encoding.kernel = 4: must be odd, so that as many keys are read on either side; try 3"
+    even = told(name="dape_v2", kernel_size=4)
+    assert even == "model.encoding.kernel_size = 4: must be odd, so that as many keys are read on either side; try 3"
     with pytest.raises(ConfigError, match=r"parallel\.tensor = 2: must be 1 under dape_v2, which mixes the scores"):
         run_of(run_tree(model={"encoding": {"name": "dape_v2"}}, parallel={"tensor": 2}))
 

@@ -21,6 +21,7 @@ from megatron_mep.encodings.base import (
     Rotation,
     ScoreMix,
 )
+from megatron_mep.encodings.carried import Carried
 from megatron_mep.encodings.placement import Embedded, Placed
 
 HEAD_SIZE, NUM_HEADS = 8, 12
@@ -53,12 +54,11 @@ def attend(
     length, num_samples, hidden_size = hidden.shape
     projection = random(3, hidden_size, num_heads * HEAD_SIZE, seed=1).to(hidden.dtype) / hidden_size**0.5
     query, key, value = ((hidden @ each).unflatten(-1, (num_heads, HEAD_SIZE))[:, :, heads] for each in projection)
-    position = torch.arange(length, dtype=hidden.dtype)
-    if isinstance(encoding, Placed):
-        tokens = torch.arange(length * num_samples).reshape(num_samples, length) * 37 % VOCABULARY
-        position = encoding.places(tokens, training=False).to(hidden.dtype)
+    position = _positions(encoding, num_samples, length).to(hidden.dtype)
     if isinstance(encoding, Rotation):
         query, key = (encoding.turned(each, position, **weights) for each in (query, key))
+    if isinstance(encoding, Carried):
+        return _attend_again(encoding, hidden, query, key, value, weights)
     factor = encoding.query_factor(position)
     if factor is not None:
         query = query * factor[:, None, None, None]
@@ -81,6 +81,29 @@ def attend(
 
             return pair_scores_attention(query, key, value, pairs, scale=scale)
     return plain_attention(query, key, value, scale=scale)
+
+
+def _positions(encoding: Encoding, num_samples: int, length: int) -> Tensor:
+    """Where the tokens stand: `[S]`, or `[T, B, S]` where the encoding is `Placed`."""
+    if not isinstance(encoding, Placed):
+        return torch.arange(length)
+    tokens = torch.arange(length * num_samples).reshape(num_samples, length) * 37 % VOCABULARY
+    return encoding.places(tokens, training=False)
+
+
+def _attend_again(
+    encoding: Carried, hidden: Tensor, query: Tensor, key: Tensor, value: Tensor, weights: dict[str, Tensor]
+) -> Tensor:
+    """Attention of a second layer with the same queries, keys and values, turned by the states that the first made."""
+    states = encoding.initial(torch.arange(len(query), dtype=hidden.dtype), HEAD_SIZE)[:, None, None].expand_as(query)
+
+    def attend(states: Tensor, value: Tensor) -> Tensor:
+        turned = (encoding.turned(each, states) for each in (query, key))
+        by_head = (each.permute(1, 2, 0, 3) for each in (*turned, value))
+        return plain_attention(*by_head, scale=HEAD_SIZE**-0.5)
+
+    attended = attend(states, states).permute(2, 0, 1, 3)
+    return attend(encoding.updated(states, attended, hidden, **weights), value)
 
 
 def learns_in_layers(encoding: Encoding) -> bool:

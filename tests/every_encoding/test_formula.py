@@ -16,6 +16,7 @@ from megatron_mep.encodings.base import (
     Rotation,
     ScoreMix,
 )
+from megatron_mep.encodings.carried import Carried
 from megatron_mep.encodings.placement import Embedded, Placed
 from tests.every_encoding.case import Case
 from tests.every_encoding.layer import HEAD_SIZE, VOCABULARY, attend, random, sizes_of, weights_of
@@ -110,6 +111,11 @@ def _results_at(
         if isinstance(encoding, Rotation)
     ]
     match encoding:
+        case Carried():
+            states = encoding.initial(key_position, HEAD_SIZE)[:, None, None].expand(-1, 1, num_heads, -1)
+            hidden = random(len(at_key), 1, num_heads * HEAD_SIZE, dtype=torch.float32)
+            states = encoding.updated(states, states.cumsum(0) / len(states), hidden, **weights)
+            return [states, encoding.turned(key.permute(2, 0, 1, 3), states)]
         case DistanceBias():
             distance = (query_position[:, None] - key_position).clamp(min=0)
             return [*turned, encoding.of_distance(distance, **weights)]

@@ -82,7 +82,7 @@ def test_the_trained_encoding_stays_as_it_is() -> None:
     [
         ("alibi", ["yarn"], r"extrapolation\[0\].name = 'yarn': needs an encoding that turns pairs .*, not alibi; "
                             r"leave it out; on alibi these act: alibi_interpolation, bias_clamp, "),
-        ("rope", ["bias_clamp"], "needs a bias by distance or by positions, not rope; leave it out; on rope these act: base, "),
+        ("rope", ["bias_clamp"], "needs a bias by distance or .*, not rope; leave it out; on rope these act: base, "),
         ("rope", ["yarn", "ntk"], r"extrapolation\[1\].name = 'ntk': needs angles .* of training, not rope \+ yarn"),
         ("rope", ["interpolation", "yarn"], r"not rope \+ interpolation"),
         ("rope", ["dynamic_ntk", "interpolation"], "needs positions that no other trick has changed"),

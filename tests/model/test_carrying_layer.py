@@ -18,6 +18,7 @@ from megatron_mep.model.in_force import encoded_layers
 from megatron_mep.parallel.config import ParallelConfig
 from megatron_mep.parallel.groups import seed_streams
 from megatron_mep.parallel.tensor import is_encoding_weight
+from tests.attention.oracle import LargestStorage
 from tests.checkpoint.test_save_load import FRESH, MORE, SAVED, STEPS, WORLDS, Job, Run
 from tests.support.distributed import joined, run
 from tests.support.results import losses_of
@@ -47,7 +48,7 @@ def built(recompute: Any = "none", moved: float = 0.5, **changes: Any) -> nn.Mod
     generator = torch.Generator().manual_seed(9)
     with torch.no_grad():
         for parameter in filter(is_encoding_weight, model.parameters()):
-            parameter += moved * torch.randn(parameter.shape, generator=generator)
+            parameter.add_(moved * torch.randn(parameter.shape, generator=generator))
     return model
 
 
@@ -58,7 +59,7 @@ def logits_of(model: nn.Module, tokens: Tensor) -> Tensor:
 
 
 def public_code(model: nn.Module, tokens: Tensor, groups: int, mixed: bool) -> Tensor:
-    """The logits of the whole model in fp64, with (cos, sin) of all D dimensions a head, as the public code has them."""
+    """The logits of the whole model in fp64, cos and sin of all D dimensions apart, as the public code has them."""
     at = {name: parameter.detach().double() for name, parameter in model.named_parameters()}
 
     def norm(x: Tensor, name: str) -> Tensor:
@@ -233,6 +234,18 @@ def test_samples_change_places_with_their_states():
     assert cache.states_with(states[5:].flip(1), layer_number=1).equal(states.flip(1))
     cache.batch_size_offset = 1
     assert cache.states_with(states[5:, :1], layer_number=2).shape == (9, 1, HEADS, HEAD_SIZE)
+
+
+def test_no_tensor_grows_with_the_square_of_the_length():
+    run(_memory, 1)
+
+
+def _memory():
+    joined()
+    length = 1024
+    with LargestStorage() as largest:
+        losses_of(built(num_layers=2), samples(0, 1, length)).mean().backward()
+    assert largest.numel < length**2, "scores of a single head"
 
 
 def test_states_of_a_bf16_model_stay_fp32():

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from megatron_mep.reporting.comparison import comparisons
+from megatron_mep.reporting.records import Row
 from tests.reporting.example import as_read, curve, result
 
 LAST_K: dict[str, Any] = {"protocol": "last-k", "last_k": 64, "stride": None}
@@ -56,6 +57,49 @@ def test_models_that_share_a_name_are_told_apart() -> None:
     rows = [result("mep", 128, 31.0), result("mep", 128, 30.0, encoding_options={"width": 4.0})]
     (comparison,) = comparisons(as_read(*rows))
     assert [line.label for line in comparison.lines] == ["mep (1)", "mep (2)"]
+
+
+def tricked(*tricks: dict[str, Any]) -> dict[str, Any]:
+    return {"extrapolation": tricks}
+
+
+YARN = {"name": "yarn", "factor": 4.0, "beta_fast": 32.0, "ramp": "pairs"}
+LOG_N = {"name": "log_n"}
+
+
+def test_length_tricks_have_lines_of_their_own() -> None:
+    rows = curve("rope", {128: 31.0, 256: 60.0}) + curve("rope", {128: 31.5, 256: 31.0}, **tricked(YARN, LOG_N))
+    (comparison,) = comparisons(as_read(*rows))
+    assert [line.label for line in comparison.lines] == ["rope", "rope + yarn factor 4 + log_n"]
+    assert [line.full[256].value for line in comparison.lines] == pytest.approx([60.0, 31.0])
+    assert comparison.notes == (), "none replaces the other"
+
+
+def test_tricks_are_told_apart_by_the_options_in_which_they_differ() -> None:
+    window = {"name": "window", "size": None}
+    tricks = (
+        (YARN, "rope + yarn factor 4 beta_fast 32"),
+        (YARN | {"beta_fast": 16.0}, "rope + yarn factor 4 beta_fast 16"),
+        (YARN | {"factor": 8.0}, "rope + yarn factor 8 beta_fast 32"),
+        (window, "rope + window size none"),
+        (window | {"size": 64}, "rope + window size 64"),
+    )
+    (comparison,) = comparisons(as_read(*(result("rope", 128, 31.0, **tricked(trick)) for trick, _ in tricks)))
+    assert [line.label for line in comparison.lines] == [label for _, label in tricks]
+    (alone,) = comparisons(as_read(result("rope", 128, 31.0, **tricked(window))))
+    assert alone.lines[0].label == "rope + window"
+
+
+def test_what_replaces_a_measurement_under_tricks_names_them() -> None:
+    rows = [result("rope", 128, 31.0, minutes=minutes, **tricked(YARN)) for minutes in (0, 5)]
+    (comparison,) = comparisons(as_read(*rows))
+    assert comparison.notes[0].startswith("rope + yarn factor 4, step 100, length 128")
+
+
+def test_rows_from_before_there_were_tricks_are_read() -> None:
+    row = result("rope", 128, 31.0).model_dump(mode="json")
+    del row["extrapolation"]
+    assert Row.model_validate(row).extrapolation == ()
 
 
 def test_the_control_is_the_full_row_up_to_the_training_length() -> None:

@@ -5,8 +5,9 @@ alternates; a pair gives one ratio, and the table shows the median ratio with it
 machine does cancels out. On a busy machine `--threads 1 --clock cpu` is steadier. Numbers are fp32 on a CPU and bf16 on
 a GPU. Memory is the peak above the inputs (query, key, value, bias, output gradient), outputs and gradients included.
 
-    toeplitz   this project on a CPU, exact
+    toeplitz   this project on a CPU by torch's kernel, exact
     epsilon    the same, leaving out keys that hold at most --epsilon of any query's softmax: a proved bound
+    compiled   this project on a CPU by its own kernel, exact; compiled-epsilon leaves out keys by the same bound
     megatron   Megatron-core's local attention with a dense bias added to its scores
     flex       this project on a GPU, by torch's FlexAttention; on a CPU forward only, and with --flex
     triton     this project on a GPU, by its Triton kernels

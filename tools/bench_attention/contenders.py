@@ -11,7 +11,9 @@ from torch import Tensor
 from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from megatron_mep.attention.compiled import compiled_attention, serves_head_size
 from megatron_mep.attention.flex import FlexAttention, flash_is_installed, flex_mistakes, kernel_for
+from megatron_mep.attention.native import why_absent
 from megatron_mep.attention.toeplitz import toeplitz_attention
 from megatron_mep.attention.work import Work
 from tools.bench_attention.megatron import MAX_POSITIONS, megatron_attention
@@ -94,7 +96,7 @@ class Unbiased(Contender):
 
 @dataclass(frozen=True)
 class Toeplitz(Contender):
-    """This project's attention on a CPU."""
+    """This project's attention on a CPU, by torch's kernel."""
 
     epsilon: float = 0.0
     """Share of a row's softmax that may be dropped."""
@@ -105,15 +107,35 @@ class Toeplitz(Contender):
 
     def prepare(self, inputs: Inputs) -> Attend:
         """Nothing is made once: what may be dropped depends on the queries and keys."""
-        return partial(toeplitz_attention, *inputs[:4], scale=inputs.scale, epsilon=self.epsilon)
+        return partial(self._attention, *inputs[:4], scale=inputs.scale, epsilon=self.epsilon)
 
     def work(self, inputs: Inputs) -> Work | None:
         """By one more forward pass, so that none that is timed counts."""
         if not self.epsilon:
             return None
         work = Work()
-        toeplitz_attention(*inputs[:4], scale=inputs.scale, epsilon=self.epsilon, work=work)
+        self._attention(*inputs[:4], scale=inputs.scale, epsilon=self.epsilon, work=work)
         return work
+
+    @property
+    def _attention(self) -> Callable[..., Tensor]:
+        return toeplitz_attention
+
+
+@dataclass(frozen=True)
+class Compiled(Toeplitz):
+    """The same by our own kernel."""
+
+    def against(self, shape: Shape, case: Case) -> str | None:
+        """It may not be there."""
+        here = super().against(shape, case)
+        if here is None and not serves_head_size(shape.head_size):
+            return f"has no heads of size {shape.head_size}"
+        return here or why_absent()
+
+    @property
+    def _attention(self) -> Callable[..., Tensor]:
+        return compiled_attention
 
 
 @dataclass(frozen=True)
@@ -177,7 +199,8 @@ class Triton(Contender):
 
 
 NAMES = (
-    *("toeplitz", "toeplitz-learned", "epsilon", "epsilon-learned", "megatron", "megatron-learned"),
+    *("toeplitz", "toeplitz-learned", "epsilon", "epsilon-learned"),
+    *("compiled", "compiled-learned", "compiled-epsilon", "compiled-epsilon-learned", "megatron", "megatron-learned"),
     *("flex", "flex-learned", "triton", "triton-learned", "flash"),
 )
 """Of all contenders, in the order of the table."""
@@ -198,6 +221,8 @@ def contenders(device_type: str, epsilon: float, flex: bool) -> list[Contender]:
         every += [
             Toeplitz(f"toeplitz{suffix}", learned),
             Toeplitz(f"epsilon{suffix}", learned, epsilon=epsilon),
+            Compiled(f"compiled{suffix}", learned),
+            Compiled(f"compiled-epsilon{suffix}", learned, epsilon=epsilon),
             Megatron(f"megatron{suffix}", learned),
             Flex(f"flex{suffix}", learned, attention=_flex_attention(device_type, learned, flex)),
             Triton(f"triton{suffix}", learned),

@@ -5,6 +5,8 @@ from dataclasses import dataclass, replace
 
 import torch
 
+from megatron_mep.attention.compiled import compiled_attention
+from megatron_mep.attention.native import why_absent
 from megatron_mep.attention.toeplitz import toeplitz_attention
 from megatron_mep.attention.work import Work
 from tools.bench_attention.memory import forget_peak, status_kib
@@ -19,6 +21,7 @@ class LongRun:
 
     length: int
     epsilon: float
+    backend: str
     seconds: float
     """By the wall's clock, the bias by distance included."""
     kept: float
@@ -32,8 +35,8 @@ class LongRun:
 
     def __str__(self) -> str:
         return (
-            f"{self.length} positions, forward, epsilon {self.epsilon:g}: {self.seconds:.1f} s, kept {self.kept:.4f}, "
-            f"dropped <= {self.dropped:.1e}, peak memory {self.peak_gib:.2f} GiB "
+            f"{self.length} positions, forward, {self.backend}, epsilon {self.epsilon:g}: {self.seconds:.1f} s, "
+            f"kept {self.kept:.4f}, dropped <= {self.dropped:.1e}, peak memory {self.peak_gib:.2f} GiB "
             f"({self.idle_gib:.2f} GiB before the inputs)"
         )
 
@@ -41,15 +44,17 @@ class LongRun:
 def long_run(shape: Shape, epsilon: float, num_threads: int) -> LongRun:
     """To be called in a process of its own, whose memory is measured."""
     torch.set_num_threads(num_threads)
+    backend = "toeplitz" if why_absent() else "compiled"
+    attention = compiled_attention if backend == "compiled" else toeplitz_attention
     warm = inputs_of(replace(shape, length=min(shape.length, WARM_UP_LENGTH)))
-    toeplitz_attention(*warm[:4], scale=warm.scale, epsilon=epsilon)
+    attention(*warm[:4], scale=warm.scale, epsilon=epsilon)
     del warm
     forget_peak()
     idle_kib = status_kib("VmRSS")
     query, key, value, *_ = inputs_of(shape)
     work = Work()
     start = time.perf_counter()
-    toeplitz_attention(query, key, value, mep_bias(shape), scale=shape.head_size**-0.5, epsilon=epsilon, work=work)
+    attention(query, key, value, mep_bias(shape), scale=shape.head_size**-0.5, epsilon=epsilon, work=work)
     seconds = time.perf_counter() - start
     idle_gib, peak_gib = (kib / 2**20 for kib in (idle_kib, status_kib("VmHWM")))
-    return LongRun(shape.length, epsilon, seconds, work.kept, work.dropped, idle_gib, peak_gib)
+    return LongRun(shape.length, epsilon, backend, seconds, work.kept, work.dropped, idle_gib, peak_gib)

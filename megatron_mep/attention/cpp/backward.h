@@ -100,19 +100,13 @@ class Part {
         copy(rows, D, {c.grad_output.at(b, h, row), c.grad_output.row}, grad);
         transpose(rows, D, {query, D}, c.scale * LOG2_E, {query_t, ROWS});
         transpose(rows, D, {grad, D}, 1, {grad_t, ROWS});
-        float* output_t = grad_query;
-        transpose(rows, D, {c.output.at(b, h, row), c.output.row}, 1, {output_t, ROWS});
-        for (Int i = 0; i < ROWS; i += WIDTH) {
-            // in the order of dP, so that both cancel where one key has all the weight
-            Lanes sum = {};
-            for (Int d = 0; d < D; d++) sum -= load(grad_t + d * ROWS + i) * load(output_t + d * ROWS + i);
-            store(expected + i, sum);
-        }
         for (Int i = 0; i < ROWS; i++) {
+            Lanes sum = {};
+            for (Int d = 0; d < D && i < rows; d += WIDTH) sum -= load(grad + i * D + d) * load(c.output.at(b, h, row + i) + d);
+            expected[i] = sum_of(sum);
             most[i] = i < rows ? c.of_block(c.most, b, h, block)[i] : 0;
             share[i] = i < rows ? 1 / c.of_block(c.total, b, h, block)[i] : 0;
         }
-        std::fill(grad_query, probs, 0.f);
     }
 
     // Adds what `rows` queries and n keys from j on make of each other's gradients.

@@ -23,6 +23,8 @@ inline void store(float* at, Lanes lanes) { memcpy(at, &lanes, sizeof lanes); }
 
 inline Lanes max(Lanes a, Lanes b) { return a > b ? a : b; }
 
+inline float sum_of(Lanes a) { return ((a[0] + a[1]) + (a[2] + a[3])) + ((a[4] + a[5]) + (a[6] + a[7])); }
+
 // 2^x for x below 128, within 2e-7 of it; 0 below -126.5, where it would leave the normal numbers.
 inline Lanes exp2(Lanes x) {
     const float shift = 12582912.f + 127;  // 1.5 * 2^23: adding it rounds to an integer, held in the last bits

@@ -4,15 +4,13 @@ from typing import get_args
 
 from megatron_mep.encodings.bam import Bam
 from megatron_mep.encodings.fire import Fire
-from megatron_mep.encodings.kernels import Cauchy, Exponential, Logarithmic, PowerLogarithmic
+from megatron_mep.encodings.kernels import Logarithmic, PowerLogarithmic
 from megatron_mep.encodings.kerple import Kerple3Log, KerpleLog, KerplePower, KerpleWeighted
 from megatron_mep.encodings.mep import Mep
 from megatron_mep.encodings.sandwich import Sandwich
 from megatron_mep.encodings.series import GaussianBias, Series, Terms, Type1, Type2
 from megatron_mep.encodings.t5 import T5
 from tests.every_encoding.case import Case
-
-EIGHT_SLOPES = (0.9, 0.4, 0.3, 0.11, 0.05, 0.021, 0.011, 0.006)
 
 CASES = (
     Case("bam", Bam(), falls=True),
@@ -36,9 +34,6 @@ CASES = (
     Case("kerple_power-shared", KerplePower(shared_by_layers=True), falls=True),
     Case("kerple_weighted", KerpleWeighted()),
     Case("kerple_weighted-shared", KerpleWeighted(shared_by_layers=True)),
-    Case("mep-cauchy", Mep(kernels=(Exponential(), Cauchy(width=2.0))), falls=True, distinct=True),
-    Case("mep-cauchy-learned", Mep(kernels=(Cauchy(learned=True), Cauchy(weight=2.0))), falls=True),
-    Case("mep-cauchy-stated", Mep(kernels=(Cauchy(slopes=EIGHT_SLOPES),)), heads=(8,), falls=True, distinct=True),
     Case("mep-3log", Mep(kernels=(PowerLogarithmic(), PowerLogarithmic(weight=2.0), Logarithmic())), falls=True),
     Case("sandwich", Sandwich()),
     Case("sandwich-small", Sandwich(size=16)),

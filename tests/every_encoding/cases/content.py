@@ -19,8 +19,8 @@ CASES: tuple[Case, ...] = (
     Case("dape", Dape(), tensor_sizes=(1,)),
     Case("dape-alibi", Dape(inner=Alibi(), width=5), tensor_sizes=(1,)),
     Case("dape-2", DapeV2(), tensor_sizes=(1,)),
-    Case("dape-2-fire", DapeV2(inner=Fire(), width=5, kernel=5), tensor_sizes=(1,)),
-    Case("dape-2-mep", DapeV2(inner=Mep(), kernel=1), tensor_sizes=(1,)),
+    Case("dape-2-fire", DapeV2(inner=Fire(), width=5, kernel_size=5), tensor_sizes=(1,)),
+    Case("dape-2-mep", DapeV2(inner=Mep(), kernel_size=1), tensor_sizes=(1,)),
     Case("fox", Fox()),
-    Case("fox-half-open", Fox(initial_bias=0.0)),
+    Case("fox-open", Fox(initial_bias=5.0)),
 )
