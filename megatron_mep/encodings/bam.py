@@ -18,8 +18,8 @@ class Bam(Sharable, DistanceBias):
     unless it is `learned_location`. That code has one prior for all layers (`shared_by_layers`), or one each.
 
     Source: "Bayesian Attention Mechanism: A Probabilistic Framework for Positional Encoding and Context Length
-    Extrapolation", arXiv:2505.22842; the form is that of the authors' code, of which an earlier version had
-    -(|e^s d + l| + 1e-5)^p.
+    Extrapolation", arXiv:2505.22842; the form is that of the authors' code, of which another version has
+    -(|s d + l| + 1e-5)^p with a scale s that is not trained.
     """
 
     name: Literal["bam"] = "bam"

@@ -18,7 +18,7 @@ from tests.every_encoding.conftest import built_in
 from tests.every_encoding.layer import HEAD_SIZE, sizes_of
 from tests.support.runs import run_tree
 
-ALWAYS = {"log": "learned", "power": "learned"}
+ALWAYS = {"log": "learned", "power": "learned", "3log": "learned"}
 """Options that have one value: KERPLE's kernels always learn."""
 
 
