@@ -33,7 +33,7 @@ from megatron_mep.encodings.effect import effect, meaning
 from megatron_mep.encodings.placement import Embedded, Placed
 
 COLUMNS = ("name", "kind", "formula", "learned weights per head", "needs", "backends", "source")
-HEAD_SIZE, HIDDEN_SIZE = 64, 768
+HEAD_SIZE, HIDDEN_SIZE, MANY_HEADS = 64, 768, 12
 """The sizes at which weights are counted."""
 TRAIN_LENGTH = 512
 """That of an encoding which is shown outside a run."""
@@ -167,8 +167,12 @@ def _needs(encoding: Encoding) -> Iterator[str]:
 
 def _learned(encoding: Encoding) -> str:
     """Learned weights of each head, then those that the heads of a layer share, then those at the embeddings."""
-    one, two = (_count(encoding.layer_weights(_sizes(heads), torch.Generator())) for heads in (1, 2))
+    one, two, three, many = (
+        _count(encoding.layer_weights(_sizes(heads), torch.Generator())) for heads in (1, 2, 3, MANY_HEADS)
+    )
     per_head, shared = two - one, 2 * one - two
+    if three - two != per_head:
+        return f"{many:,} for all {MANY_HEADS} heads"
     told = [f"{per_head:,}"] if per_head else []
     told += [f"{shared:,} for all heads"] if shared else []
     if isinstance(encoding, Embedded):

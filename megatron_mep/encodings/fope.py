@@ -21,11 +21,11 @@ class Fope(Rotation):
     1 on the diagonal and noise by Xavier's rule everywhere, drawn once. Gains of the noise as published: 0.3 for 60M
     parameters, 0.4 for 180M, 0.6 for 1.2B.
 
-    As in the released code, and not in the paper's text: at most half of the pairs turn, in a series thinned out where
-    it has more waves than that, with noise alone on the pairs beyond; Xavier's rule counts the heads in place of the
-    outputs, so that the noise has the variance 2 gain^2 / (turning pairs * (waves + heads)); and pairs that do not
-    turn have a cosine and a sine of 1 both, which doubles their part of the score. `padding: still` leaves them as
-    they are. Without noise, with all pairs and a length that every wave fits in, it is `rope`.
+    From the released code: at most half of the pairs turn. Where there are more waves than that, ones stand at every
+    second, third, ... wave, and the pairs left over have noise alone. Xavier's rule is applied to the coefficients of
+    all heads as one tensor, so that the noise has the variance 2 gain^2 / (turning pairs * (waves + heads)). Pairs that
+    do not turn have a cosine and a sine of 1 both, which doubles their part of the score; `padding: still`, which is
+    ours, leaves them as they are. Without noise, with all pairs and a length that every wave fits in, it is `rope`.
 
     It is no rotation in the strict sense: lengths change, and scores depend on more than the distance.
 
@@ -35,8 +35,8 @@ class Fope(Rotation):
 
     name: Literal["fope"] = "fope"
     source: ClassVar[str] = "arXiv:2412.17739 and its released code"
-    keeps_norms: ClassVar[bool] = False
     formula: ClassVar[str] = "turn pair m by cos -> sum_n cos(i w_n) c_hnm, sin -> sum_n sin(i w_n) s_hnm"
+    keeps_norms: ClassVar[bool] = False
 
     base: float = Field(10000.0, gt=1)
     """The base of the geometric series of wavelengths."""

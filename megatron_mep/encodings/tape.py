@@ -21,8 +21,8 @@ class Tape(Carried):
         z <- z + s P z                              s_h = sum_k mix_hk, a scale of each head
         z <- z + down (silu(gate x) * (up z))       up and down act over the heads, alike on all pairs
 
-    mix and up start at zero, so that training starts from RoPE; gate and down start normal with `init_std`. All steps
-    are linear in z with real factors that no position enters. Turning all z of a pair by one angle, as counting
+    `mix` and `up` start at zero, so that training starts from RoPE; `gate` and `down` start normal with `init_std`. All
+    steps are linear in z with real factors that no position enters. Turning all z of a pair by one angle, as counting
     positions from elsewhere does, therefore changes no score: this is the equivariance of the title.
 
     Reconstructed from the public code; the paper's equations were not read. The code's choices: `mix` has a row for

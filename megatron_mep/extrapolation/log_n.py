@@ -20,8 +20,8 @@ class LogN(Trick):
     So the softmax does not flatten as it spreads over more keys. What sums tokens or mixes scores acts as before: only
     the product of queries and keys grows.
 
-    Source: "Overcoming a Theoretical Limitation of Self-Attention", arXiv:2202.12172, section 5.3, for log n; its ratio
-    to log L and the bound 1 are those of BiPE's released code (arXiv:2401.16421).
+    Source: "Overcoming a Theoretical Limitation of Self-Attention", arXiv:2202.12172, for log n; its ratio to log L and
+    the bound 1 are those of BiPE's released code (arXiv:2401.16421).
     """
 
     name: Literal["log_n"] = "log_n"

@@ -16,12 +16,12 @@ class Ntk(FixedFrequencyTrick):
 
     In between, the frequency of pair m is divided by s^(2m / (D - 2)), of D dimensions that the series runs over.
 
-    Source: "YaRN: Efficient Context Window Extension of Large Language Models", arXiv:2309.00071, section 3.1, and its
-    released code.
+    Source: the NTK-aware interpolation of "YaRN: Efficient Context Window Extension of Large Language Models",
+    arXiv:2309.00071, as its released code has it.
     """
 
     name: Literal["ntk"] = "ntk"
-    source: ClassVar[str] = "arXiv:2309.00071, section 3.1"
+    source: ClassVar[str] = "arXiv:2309.00071, NTK-aware"
     formula: ClassVar[str] = "b -> b s^(D/(D-2))"
 
     factor: float = Field(ge=1)
@@ -39,12 +39,12 @@ class DynamicNtk(FrequencyTrick):
     beyond the training length L, logits depend on how much text is read at once, and decoding, whose cached keys turn
     anew with each token, does not repeat those of a whole forward pass.
 
-    Source: "YaRN: Efficient Context Window Extension of Large Language Models", arXiv:2309.00071, section 3.3, which
-    has a = 1; a is that of its released code.
+    Source: the dynamic scaling of "YaRN: Efficient Context Window Extension of Large Language Models",
+    arXiv:2309.00071, as its released code has it; the default is the paper's s = n / L, reconstructed.
     """
 
     name: Literal["dynamic_ntk"] = "dynamic_ntk"
-    source: ClassVar[str] = "arXiv:2309.00071, section 3.3"
+    source: ClassVar[str] = "arXiv:2309.00071, dynamic scaling"
     formula: ClassVar[str] = "b -> b s^(D/(D-2)), s = max(1, a n/L - a + 1)"
 
     factor: float = Field(1.0, gt=0)

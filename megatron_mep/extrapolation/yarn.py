@@ -61,13 +61,14 @@ class NtkByParts(ByParts):
     The frequency f_m becomes g_m f_m + (1 - g_m) f_m / s. With `ramp: pairs`, g falls from 1 to 0 linearly in m, from
     floor(m(beta_fast)) to ceil(m(beta_slow)), where m(r) = D/2 log_b(L / (2 pi r)) is the pair that turns r times: so
     the released code. With `ramp: turns`, g is linear in r_m = L f_m / (2 pi), from 0 at beta_slow to 1 at beta_fast:
-    so the paper's definition, reconstructed from memory.
+    so the paper's definition, reconstructed.
 
-    Source: "YaRN: Efficient Context Window Extension of Large Language Models", arXiv:2309.00071, section 3.2.
+    Source: the NTK-by-parts interpolation of "YaRN: Efficient Context Window Extension of Large Language Models",
+    arXiv:2309.00071, and its released code.
     """
 
     name: Literal["ntk_by_parts"] = "ntk_by_parts"
-    source: ClassVar[str] = "arXiv:2309.00071, section 3.2"
+    source: ClassVar[str] = "arXiv:2309.00071, NTK-by-parts"
     formula: ClassVar[str] = "f_m -> g_m f_m + (1 - g_m) f_m/s"
 
 
@@ -77,12 +78,12 @@ class Yarn(ByParts):
     The released code multiplies queries and keys by 0.1 ln s + 1, with their cosines and sines; where only a part of a
     head turns, that leaves out the rest of it, which the paper's temperature does not, nor does this.
 
-    Source: "YaRN: Efficient Context Window Extension of Large Language Models", arXiv:2309.00071, section 3.4, and its
-    released code.
+    Source: "YaRN: Efficient Context Window Extension of Large Language Models", arXiv:2309.00071, and its released
+    code.
     """
 
     name: Literal["yarn"] = "yarn"
-    source: ClassVar[str] = "arXiv:2309.00071, section 3.4"
+    source: ClassVar[str] = "arXiv:2309.00071"
     formula: ClassVar[str] = "ntk_by_parts, scores (0.1 ln s + 1)^2"
 
     temperature: float = Field(0.1, ge=0)

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from megatron_mep.attention.pair_scores import pair_scores_attention
 from megatron_mep.encodings.base import PairScores, Rotation, Weight
+from megatron_mep.encodings.mep import Mep
 from megatron_mep.encodings.rope import Rope
 from megatron_mep.encodings.rotary import angles_at, geometric
 from megatron_mep.encodings.rotate import turn
@@ -33,7 +34,7 @@ from tests.extrapolation.pairs import (
 )
 from tests.extrapolation.tricked import ALL, MESA, applied
 from tests.model.test_gpt import Recorder
-from tests.support.tiny import SEQ_LENGTH
+from tests.support.tiny import LEARNED, SEQ_LENGTH
 from tests.support.tolerance import assert_exact_equal
 
 every = pytest.mark.parametrize("name", ALL)
@@ -132,6 +133,14 @@ def test_no_tensor_grows_with_the_square_of_the_length(name):
         attend(name, query, key, key)
     # a matrix of one head in fp32
     assert recorder.largest < 4 * length**2
+
+
+def test_biases_of_keys_in_the_future_are_numbers():
+    mesa = extrapolated(Mep.model_validate(LEARNED), [MESA], SEQ_LENGTH).at_length(LENGTH)
+    weights = {name: weight.value for name, weight in mesa.layer_weights(SIZES, torch.Generator()).items()}
+    query, key = (tensor.float() for tensor in queries_and_keys())
+    position = torch.arange(float(LENGTH))
+    assert not mesa.of_pairs(query, key, position, position, **weights).isnan().any()
 
 
 class Apart(Rotation):

@@ -1,6 +1,5 @@
 """States of tokens travel through the layers of a model beside its hidden states."""
 
-from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
@@ -8,7 +7,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from megatron_mep.checkpoint.files import find
 from megatron_mep.encodings.tape import Tape
 from megatron_mep.model.cache import Cache
 from megatron_mep.model.count import num_parameters, padded_vocabulary
@@ -19,7 +17,6 @@ from megatron_mep.parallel.config import ParallelConfig
 from megatron_mep.parallel.groups import seed_streams
 from megatron_mep.parallel.tensor import is_encoding_weight
 from tests.attention.oracle import LargestStorage
-from tests.checkpoint.test_save_load import FRESH, MORE, SAVED, STEPS, WORLDS, Job, Run
 from tests.support.distributed import joined, run
 from tests.support.results import losses_of
 from tests.support.tiny import SEQ_LENGTH, VOCABULARY, model_config, samples
@@ -268,39 +265,6 @@ def _bf16():
     for name, weight in trained.named_parameters():
         assert weight.dtype == (torch.float32 if is_encoding_weight(weight) else torch.bfloat16)
         assert weight.grad.isfinite().all(), name
-
-
-def test_what_two_data_ranks_save_one_rank_continues(tmp_path: Path):
-    run(_save, 2, tmp_path)
-    run(_load, 1, tmp_path)
-
-
-SAVED_RUN = Run("two data ranks", 1, model={"encoding": TAPE, "num_layers": LAYERS})
-
-
-def _save(root: Path):
-    world = WORLDS[SAVED_RUN.world]
-    job = Job(SAVED_RUN, world, world.joined(), SAVED)
-    job.train(1, STEPS)
-    job.save(root)
-    state, losses = job.state(), job.train(STEPS + 1, STEPS + MORE)
-    if job.here.rank == 0:
-        torch.save((state, losses), root / "expected.pt")
-
-
-def _load(root: Path):
-    world = WORLDS["one rank"]
-    job = Job(SAVED_RUN, world, world.joined(), FRESH)
-    assert find(root)
-    job.load(root)
-    state, losses = torch.load(root / "expected.pt")
-    found = job.state()
-    masters = [key for key in found if key.startswith("master") and "encoding_weights" in key]
-    assert len(masters) == 4 * (LAYERS - 1)
-    assert all(found[key].abs().max() > 0 for key in masters), "weights of the start show nothing"
-    for key, value in found.items():
-        assert_exact_equal(value, state[key], key)
-    assert job.train(STEPS + 1, STEPS + MORE) == pytest.approx(losses, rel=1e-5)
 
 
 def test_heads_on_several_ranks_are_refused():

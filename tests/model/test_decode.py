@@ -6,7 +6,6 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from megatron_mep.encodings import BUILT_IN
 from megatron_mep.encodings.base import DistanceBias, Weight, per_head
 from megatron_mep.model.attention_work import take_attention_work
 from megatron_mep.model.decode import Decoder, cache_bytes
@@ -34,10 +33,13 @@ class Falling(DistanceBias):
         return -per_head(weights["slope"], distance) * distance.log1p()
 
 
+# one of each kind: tests/every_encoding has all of them
 ENCODINGS: dict[str, dict[str, Any]] = {
-    **{name: {"name": name} for name in (kind.model_fields["name"].default for kind in BUILT_IN)},
+    **{name: {"name": name} for name in ("alibi", "fire", "fox", "mep", "nope", "rope", "sinusoidal", "xpos")},
+    "cope": {"name": "cope", "num_positions": 6},
     "learned mep": LEARNED,
     "own": {"name": f"{__name__}:{Falling.__name__}"},
+    "segments": {"name": "bipe_rope", "ends": [3, 50, 201]},
 }
 
 

@@ -1,6 +1,6 @@
 // The gradients of some keys of one group, and what those keys add to the gradients of queries and biases.
 //
-// Parts add to the same query or bias in the order of their keys. A part waits only for parts that were begun before it.
+// Parts add to the same query or bias in the order of their keys. A part waits only for those that were begun before.
 
 #pragma once
 
@@ -36,8 +36,8 @@ class Part {
 
     Part(const Call& call, Int item, float* memory, Turns& all)
         : c(call), D(call.size), g(item % call.groups), b(item / call.groups % call.batch),
-          part(item / call.groups / call.batch), start(part * call.part()), stop(std::min(start + call.part(), call.keys)),
-          turns(all) {
+          part(item / call.groups / call.batch), start(part * call.part()),
+          stop(std::min(start + call.part(), call.keys)), turns(all) {
         Scratch scratch{memory};
         for (float** each : {&key, &value, &grad_key, &grad_value}) *each = scratch.take((c.part() + 4) * D);
         for (float** each : {&query, &grad, &query_t, &grad_t, &grad_query}) *each = scratch.take(D * ROWS);
@@ -101,8 +101,9 @@ class Part {
         transpose(rows, D, {query, D}, c.scale * LOG2_E, {query_t, ROWS});
         transpose(rows, D, {grad, D}, 1, {grad_t, ROWS});
         for (Int i = 0; i < ROWS; i++) {
+            const float* output = c.output.at(b, h, row + i);
             Lanes sum = {};
-            for (Int d = 0; d < D && i < rows; d += WIDTH) sum -= load(grad + i * D + d) * load(c.output.at(b, h, row + i) + d);
+            for (Int d = 0; d < D && i < rows; d += WIDTH) sum -= load(grad + i * D + d) * load(output + d);
             expected[i] = sum_of(sum);
             most[i] = i < rows ? c.of_block(c.most, b, h, block)[i] : 0;
             share[i] = i < rows ? 1 / c.of_block(c.total, b, h, block)[i] : 0;
@@ -112,7 +113,8 @@ class Part {
     // Adds what `rows` queries and n keys from j on make of each other's gradients.
     void take(Int h, Int position, Int rows, Int j, Int n) {
         const Int at = (j - start) * D;
-        multiply(n, ROWS, D, {key + at, D, 1}, {query_t, ROWS}, {c.by_distance(c.bias, h, position - j), -1}, {probs, ROWS});
+        const Right bias = {c.by_distance(c.bias, h, position - j), -1};
+        multiply(n, ROWS, D, {key + at, D, 1}, {query_t, ROWS}, bias, {probs, ROWS});
         multiply(n, ROWS, D, {value + at, D, 1}, {grad_t, ROWS}, {expected, 0}, {grad_scores, ROWS});
         for (Int t = 0; t < n; t++)
             for (Int i = 0; i < ROWS; i += WIDTH) {

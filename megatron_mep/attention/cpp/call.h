@@ -37,5 +37,7 @@ struct Call {
     // the first key that a block attends to, sinks aside
     Int& first_of(Int b, Int h, Int block) const { return first[(b * heads + h) * blocks() + block]; }
     // of a block in a tensor [B, H, Q]
-    float* of_block(float* tensor, Int b, Int h, Int block) const { return tensor + (b * heads + h) * queries + block * ROWS; }
+    float* of_block(float* tensor, Int b, Int h, Int block) const {
+        return tensor + (b * heads + h) * queries + block * ROWS;
+    }
 };

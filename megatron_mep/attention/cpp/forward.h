@@ -15,7 +15,9 @@ constexpr float ROUNDINGS = 8 * 1.1920929e-7f;
 
 class Block {
   public:
-    static Int numbers(const Call& c) { return 2 * c.size * ROWS + (KEYS + 4) * ROWS + 2 * (KEYS + 4) * c.size + 4 * ROWS; }
+    static Int numbers(const Call& c) {
+        return 2 * c.size * ROWS + (KEYS + 4) * ROWS + 2 * (KEYS + 4) * c.size + 4 * ROWS;
+    }
 
     Block(const Call& call, Int item, float* memory)
         : c(call), D(call.size), block(call.blocks() - 1 - item % call.blocks()), h(item / call.blocks() % call.heads),
@@ -38,7 +40,7 @@ class Block {
         bool done = false;
         while (first > c.sinks && !done) {
             const Int stop = first, step = c.epsilon && total[0] > 0 ? STEP : KEYS;
-            // no farther than needed, were the logsumexp to stay as it is
+            // no farther than needed, were the weights so far to be all
             for (first = stop - step; first > std::max(c.sinks, stop - KEYS) && !can_drop(first);) first -= STEP;
             first = std::max(first, c.sinks);
             attend(first, stop);
@@ -62,7 +64,8 @@ class Block {
         const Int n = stop - start;
         copy(n, D, {c.key.at(b, g, start), c.key.row}, key);
         copy(n, D, {c.value.at(b, g, start), c.value.row}, value);
-        multiply(n, ROWS, D, {key, D, 1}, {query, ROWS}, {c.by_distance(c.bias, h, position - start), -1}, {probs, ROWS});
+        const Right bias = {c.by_distance(c.bias, h, position - start), -1};
+        multiply(n, ROWS, D, {key, D, 1}, {query, ROWS}, bias, {probs, ROWS});
         for (Int i = 0; i < ROWS; i += WIDTH) weigh(n, i);
         multiply_add(D, ROWS, n, {value, 1, D}, {probs, ROWS}, {sums, ROWS});
     }

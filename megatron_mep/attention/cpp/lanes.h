@@ -69,10 +69,13 @@ void tile(Int k, Left a, Right b, Right init, Out out) {
             for (int j = 0; j < N; j++) sum[i][j] += a.data[i * a.row] * right[j];
     }
     for (int i = 0; i < 4; i++)
-        for (int j = 0; j < N; j++) store(out.data + i * out.row + j * WIDTH, sum[i][j] + load(init.data + i * init.row + j * WIDTH));
+        for (int j = 0; j < N; j++) {
+            const Lanes before = load(init.data + i * init.row + j * WIDTH);
+            store(out.data + i * out.row + j * WIDTH, before + sum[i][j]);
+        }
 }
 
-// out = init + a [m, k] b [k, n]; m is rounded up to a multiple of 4, n is one of 8. Long sums are made of shorter ones.
+// out = init + a [m, k] b [k, n]; m is rounded up to a multiple of 4, n is one of 8. Long sums are made of short ones.
 inline void multiply(Int m, Int n, Int k, Left a, Right b, Right init, Out out) {
     for (Int t = 0; t < k; t += SUMMED, init = out)
         for (Int j = 0, width; j < n; j += width) {
