@@ -14,9 +14,11 @@ def trained_model(run: RunConfig, tokenizer: Tokenizer) -> ModelConfig:
 
 
 def evaluated_model(run: RunConfig, tokenizer: Tokenizer) -> ModelConfig:
-    """The same under the run's length tricks."""
+    """The same under the run's length tricks, without dropout, which acts in training alone."""
     model = trained_model(run, tokenizer)
-    return _with_encoding(model, extrapolated(model.encoding, run.extrapolation, run.training.seq_length))
+    encoding = extrapolated(model.encoding, run.extrapolation, run.training.seq_length)
+    # some tricks are computed by backends that could not drop
+    return _with_encoding(model, encoding).model_copy(update={"attention_dropout": 0.0, "hidden_dropout": 0.0})
 
 
 def _with_encoding(model: ModelConfig, encoding: Encoding) -> ModelConfig:

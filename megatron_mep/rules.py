@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING
 from megatron_mep.config.errors import ConfigError, Mistake
 from megatron_mep.encodings.base import LayerSizes, Rotation, ScoreMix
 from megatron_mep.encodings.carried import Carried
+from megatron_mep.encodings.learned_absolute import LearnedAbsolute
 from megatron_mep.encodings.nope import Nope
 from megatron_mep.encodings.placement import Embedded
+from megatron_mep.encodings.randomized import Randomized
 from megatron_mep.extrapolation import extrapolated
 from megatron_mep.training.config import Decaying, WarmupStableDecay
 
@@ -122,6 +124,16 @@ def _encoding_acts(run: "RunConfig") -> Iterator[Mistake]:
                       "leave it out, or choose another model.encoding")  # fmt: skip
 
 
+def _positions_last_for_training(run: "RunConfig") -> Iterator[Mistake]:
+    encoding, length = run.model.encoding, run.training.seq_length
+    limits = {"num_positions": encoding.num_told_apart} if isinstance(encoding, LearnedAbsolute) else {}
+    limits |= {"range": encoding.range} if isinstance(encoding, Randomized) else {}
+    for option, limit in limits.items():
+        if limit is not None and limit < length:
+            yield Mistake(f"model.encoding.{option}", limit, f"must not be less than training.seq_length={length}",
+                          f"set it to {length} or more")  # fmt: skip
+
+
 def _tricks_act_on_the_encoding(run: "RunConfig") -> Iterator[Mistake]:
     try:
         extrapolated(run.model.encoding, run.extrapolation, run.training.seq_length)
@@ -189,6 +201,7 @@ RULES = (
     Rule(("training.schedule", "training.optimizer.learning_rate"), _schedule_falls),
     Rule(("model.encoding", "model.num_attention_heads", "model.hidden_size"), _encoding_fits_the_heads),
     Rule(("model.nope_layers", "model.num_layers", "model.encoding"), _encoding_acts),
+    Rule(("model.encoding", "training.seq_length"), _positions_last_for_training),
     Rule(("extrapolation", "model.encoding", "training.seq_length"), _tricks_act_on_the_encoding),
     Rule(("model.encoding", "parallel.tensor"), _mixed_heads_are_on_one_rank),
     Rule(("model.document_mask",), _documents_are_not_masked),

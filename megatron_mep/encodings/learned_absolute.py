@@ -34,6 +34,11 @@ class LearnedAbsolute(Embedded, Encoding):
         """Itself, with a row for each position of training unless rows are stated."""
         return self.model_copy(update={"num_positions": self.num_positions or train_length})
 
+    @property
+    def num_told_apart(self) -> int | None:
+        """The rows of the table."""
+        return self.num_positions
+
     def embedding_weights(self, sizes: LayerSizes, generator: torch.Generator) -> dict[str, Weight]:
         """The table, `table [N, hidden_size]`."""
         assert self.num_positions is not None, "the training length fills it in"

@@ -15,6 +15,11 @@ class Embedded(ABC):
         """The weights of the vectors, once in the model; none is per head."""
         return {}
 
+    @property
+    def num_told_apart(self) -> int | None:
+        """How many positions get vectors of their own, all beyond sharing the last one's; `None` for all."""
+        return None
+
     @abstractmethod
     def added(self, position: Tensor, hidden_size: int, **weights: Tensor) -> Tensor:
         """The vectors that are added.

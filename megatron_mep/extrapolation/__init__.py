@@ -11,6 +11,7 @@ from megatron_mep.extrapolation.another_base import Base
 from megatron_mep.extrapolation.base import Trick
 from megatron_mep.extrapolation.bias import AlibiInterpolation, BiasClamp
 from megatron_mep.extrapolation.blockwise import Blockwise
+from megatron_mep.extrapolation.clex_scaling import ClexScaling
 from megatron_mep.extrapolation.interpolation import Interpolation
 from megatron_mep.extrapolation.log_n import LogN
 from megatron_mep.extrapolation.mesa import Mesa
@@ -26,6 +27,7 @@ TRICKS: tuple[type[Trick], ...] = (
     Base,
     BiasClamp,
     Blockwise,
+    ClexScaling,
     DynamicNtk,
     Interpolation,
     LogN,
@@ -45,6 +47,7 @@ AnyTrick = Annotated[
     | Base
     | BiasClamp
     | Blockwise
+    | ClexScaling
     | DynamicNtk
     | Interpolation
     | LogN

@@ -12,6 +12,7 @@ from megatron_mep.extrapolation.base import Trick, changed
 
 FAR = 2.0**20
 """A position beyond all training lengths."""
+GROWN = "needs an encoding under which scores do not grow with the position already"
 
 
 class LogN(Trick):
@@ -32,9 +33,12 @@ class LogN(Trick):
         """It needs positions that count tokens, and scores that do not grow with them yet."""
         if isinstance(encoding, Placed):
             return "needs an encoding whose positions count tokens"
+        # under mesa the scores of the last chunk do so already
+        if getattr(encoding, "log_n", False):
+            return GROWN
         factor = encoding.query_factor(torch.tensor([0.0, FAR]))
         if factor is not None and factor[0] != factor[1]:
-            return "needs an encoding under which scores do not grow with the position already"
+            return GROWN
         return None
 
     def applied(self, encoding: Encoding, train_length: int) -> Encoding:

@@ -59,12 +59,18 @@ class EncodedGPT(GPTModel):
 class AddedVectors(torch.nn.Module):
     """What an encoding adds to the embeddings, in the place of Megatron-core's table of positions."""
 
-    def __init__(self, encoding: Embedded, hidden_size: int, weights: EncodingWeights) -> None:
+    def __init__(self, name: str, encoding: Embedded, hidden_size: int, weights: EncodingWeights) -> None:
         super().__init__()
-        self._encoding, self._hidden_size = encoding, hidden_size
+        self._name, self._encoding, self._hidden_size = name, encoding, hidden_size
         self.encoding_weights = weights
         # of the type and on the device of the model, wherever that goes
         self.register_buffer("_like", torch.empty(0), persistent=False)
+
+    @property
+    def in_force(self) -> str:
+        """What is added, for the line at start-up."""
+        told, limit = f"{self._name} is added", self._encoding.num_told_apart
+        return told if limit is None else f"{told}, the same vector from position {limit - 1} on"
 
     def forward(self, position: Tensor) -> Tensor:
         """Of positions `[S]` or places `[T, B, S]`, the vectors `[S, hidden_size]` or `[B, S, hidden_size]`."""

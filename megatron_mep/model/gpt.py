@@ -72,7 +72,7 @@ def _added_vectors(model: ModelConfig, encoding: Embedded, seed: int, tensor_gro
         tensor_group,
         gives_parts=False,
     )
-    return AddedVectors(encoding, model.hidden_size, weights)
+    return AddedVectors(model.encoding.name, encoding, model.hidden_size, weights)
 
 
 def _transformer_config(model: ModelConfig, parallel: ParallelConfig, recompute: Recompute) -> TransformerConfig:

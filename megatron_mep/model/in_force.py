@@ -6,6 +6,7 @@ from itertools import groupby
 from torch import nn
 
 from megatron_mep.model.core_attention import EncodedAttention
+from megatron_mep.model.encoded_gpt import AddedVectors
 
 
 def encoded_layers(model: nn.Module) -> Iterator[EncodedAttention]:
@@ -14,8 +15,8 @@ def encoded_layers(model: nn.Module) -> Iterator[EncodedAttention]:
 
 
 def in_force(model: nn.Module) -> str:
-    """A line for each run of layers that compute attention alike."""
-    lines = []
+    """A line for what is added to embeddings, and one for each run of layers that compute attention alike."""
+    lines = [f"embeddings: {module.in_force}" for module in model.modules() if isinstance(module, AddedVectors)]
     for told, layers in groupby(encoded_layers(model), key=lambda layer: layer.in_force):
         numbers = [layer.layer_number for layer in layers]
         lines.append(f"layers {numbers[0]}-{numbers[-1]}: {told}")

@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from megatron.core import dist_checkpointing
 from torch import Tensor, nn
@@ -96,6 +97,7 @@ def _recompute(case: Case) -> None:
                 assert_exact_equal(actual, expected, recompute)
 
 
+@pytest.mark.cases_that.with_args(lambda case: case.decodes)
 def test_cached_keys_give_the_logits_of_a_full_forward(case: Case) -> None:
     run(_cached, 1, case)
 

@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 
+from megatron_mep.config.errors import ConfigError
 from megatron_mep.encodings.alibi import Alibi
 from megatron_mep.encodings.bipe import BipeRope
 from megatron_mep.encodings.clex import Clex
@@ -12,6 +13,7 @@ from megatron_mep.encodings.nope import Nope
 from megatron_mep.encodings.rope import Rope
 from megatron_mep.extrapolation import extrapolated
 from megatron_mep.extrapolation.log_n import LogN
+from megatron_mep.extrapolation.mesa import Mesa
 from megatron_mep.extrapolation.yarn import Yarn
 
 LENGTH = 16
@@ -51,3 +53,9 @@ def test_scores_do_not_grow_twice():
 @pytest.mark.parametrize("encoding", [BipeRope(), Clex()])
 def test_positions_that_count_no_tokens_are_refused(encoding):
     assert LogN().against(encoding) == "needs an encoding whose positions count tokens"
+
+
+def test_scores_that_mesa_scales_are_not_scaled_again() -> None:
+    with pytest.raises(ConfigError, match="do not grow with the position already"):
+        extrapolated(Rope(), [Mesa(), LogN()], 1024)
+    assert extrapolated(Rope(), [Mesa(log_n=False), LogN()], 1024).name == "rope + mesa + log_n"
