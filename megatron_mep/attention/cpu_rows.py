@@ -1,8 +1,10 @@
 """The backends of biases by distance on a CPU: our own kernel where it can be had, torch's otherwise."""
 
 from functools import partial
+from typing import Any
 
 import torch
+from torch import Tensor
 
 from megatron_mep.attention.backend import Attend, OfDistance, Request
 from megatron_mep.attention.compiled import MOST_HEAD_SIZE, compiled_attention, serves_head_size
@@ -46,7 +48,7 @@ class Compiled(OnCpu):
         return self.told(request, "on a CPU by our own kernel, compiled here") + precision
 
     def attend(self, request: Request) -> Attend:  # noqa: D102
-        return partial(compiled_attention, epsilon=request.epsilon)
+        return partial(_compiled_or_wider, epsilon=request.epsilon)
 
 
 class Toeplitz(OnCpu):
@@ -61,3 +63,9 @@ class Toeplitz(OnCpu):
 
     def attend(self, request: Request) -> Attend:  # noqa: D102
         return partial(toeplitz_attention, epsilon=request.epsilon)
+
+
+def _compiled_or_wider(query: Tensor, key: Tensor, value: Tensor, bias: Tensor, **options: Any) -> Tensor:
+    """By our kernel, or in fp64 by torch's: a model may be cast after its backend was chosen."""
+    attend = toeplitz_attention if query.dtype == torch.float64 else compiled_attention
+    return attend(query, key, value, bias, **options)

@@ -15,6 +15,7 @@ from tests.support.runs import run_tree
 STATED = {
     "alibi_interpolation": {"factor": 4.0},
     "base": {"base": 5e5},
+    "clex_scaling": {"factor": 4.0},
     "interpolation": {"factor": 4.0},
     "ntk": {"factor": 4.0},
     "ntk_by_parts": {"factor": 4.0},

@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.nn.attention import flex_attention as torch_flex
 
 from megatron_mep.attention.flex import FlexAttention, Kernel
+from megatron_mep.attention.native import why_absent
 from megatron_mep.attention.reference import dense_bias, reference_attention
 from tests.support import distributed
 from tests.support.tolerance import assert_within_budget
@@ -75,7 +76,8 @@ def all_are_correct(rank_shapes: list[Shape]) -> None:
             assert_correct(BASELINE, shape, case, unbiased=True)
             able = [each for each in contenders("cpu", UNNOTICED, flex=False) if each.refusal(shape, case) is None]
             names = {each.name.removesuffix("-learned") for each in able}
-            assert names == {"toeplitz", "epsilon", "megatron"}
+            built = set() if why_absent() else {"compiled", "compiled-epsilon"}
+            assert names == {"toeplitz", "epsilon", "megatron"} | built
             for contender in able:
                 assert_correct(contender, shape, case)
 
@@ -176,13 +178,8 @@ def reasons(shape: Shape, flex: bool = False) -> dict[tuple[str, Case], str]:
 def test_what_is_left_out_has_a_reason():
     forward, both = CASES
     given = reasons(SHAPE)
-    assert {name for name, case in given if case == both} == {
-        "flex",
-        "flex-learned",
-        "triton",
-        "triton-learned",
-        "flash",
-    }
+    left_out = {name for name, case in given if case == both and not name.startswith("compiled")}
+    assert left_out == {"flex", "flex-learned", "triton", "triton-learned", "flash"}
     assert "--flex" in given["flex", forward]
     assert "learns" in given["toeplitz-learned", forward]
     compiled = reasons(SHAPE, flex=True)
@@ -210,8 +207,9 @@ def test_all_is_measured_printed_written_and_drawn(tmp_path, capfd):
     sizes = ("--lengths", "64", "--heads", "2", "--head-size", "16", "--pairs", "2", "--threads", "1")
     run_main(*sizes, "--json", str(tmp_path / "rows.json"), "--png", str(tmp_path / "ratios.png"))
     report = json.loads((tmp_path / "rows.json").read_text())
-    fixed = ["unbiased", "toeplitz", "epsilon", "megatron"]
-    both = ["unbiased", "toeplitz", "toeplitz-learned", "epsilon", "epsilon-learned", "megatron", "megatron-learned"]
+    kernels = [] if why_absent() else ["compiled", "compiled-epsilon"]
+    fixed = ["unbiased", "toeplitz", "epsilon", *kernels, "megatron"]
+    both = ["unbiased", *(f"{name}{suffix}" for name in fixed[1:] for suffix in ("", "-learned"))]
     expected = [("forward", name) for name in fixed] + [("forward+backward", name) for name in both]
     assert [(row["case"], row["contender"]) for row in report["rows"]] == expected
     for row in report["rows"]:
@@ -219,7 +217,7 @@ def test_all_is_measured_printed_written_and_drawn(tmp_path, capfd):
         assert 0 < row["ratio_quartiles"][0] <= row["ratio"] <= row["ratio_quartiles"][1]
         assert row["ms"] > 0
         assert row["mib"] >= 0
-        shares = (1.0, 0.0) if row["contender"].startswith("epsilon") else (None, None)
+        shares = (1.0, 0.0) if "epsilon" in row["contender"] else (None, None)
         assert (row["kept"], row["dropped"]) == shares, "nothing can be left out of 64 positions"
     measured = {(row["case"], row["contender"]) for row in report["rows"]}
     left_out = {(each["case"], each["contender"]) for each in report["left_out"]}
