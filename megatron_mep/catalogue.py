@@ -35,6 +35,8 @@ from megatron_mep.encodings.placement import Embedded, Placed
 COLUMNS = ("name", "kind", "formula", "learned weights per head", "needs", "backends", "source")
 HEAD_SIZE, HIDDEN_SIZE, MANY_HEADS = 64, 768, 12
 """The sizes at which weights are counted."""
+MOST_PRINTED, MOST_DRAWN = 2**24, 2**28
+"""Numbers that a matrix and a figure may take."""
 TRAIN_LENGTH = 512
 """That of an encoding which is shown outside a run."""
 
@@ -66,13 +68,13 @@ def row_of(kind: type[Encoding]) -> tuple[str, ...]:
 
 
 def listed() -> str:
-    """All encodings, as a table for a terminal."""
-    return text_table([COLUMNS, *map(row_of, BUILT_IN)])
+    """All encodings by name, as a table for a terminal."""
+    return text_table([COLUMNS, *sorted(map(row_of, BUILT_IN))])
 
 
 def markdown() -> str:
-    """All encodings, as the README's table."""
-    return markdown_table([COLUMNS, *map(row_of, BUILT_IN)])
+    """All encodings by name, as the README's table."""
+    return markdown_table([COLUMNS, *sorted(map(row_of, BUILT_IN))])
 
 
 def explained(name: str) -> str:
@@ -97,6 +99,8 @@ def kind_named(name: str) -> type[Encoding]:
 
 def stated(name: str, options: Iterable[str]) -> Encoding:
     """An encoding with options `key=value`, nothing left open."""
+    if not name:
+        raise ConfigError(Mistake("NAME", None, "is missing", "say which encoding, for example mep"))
     tree = apply_overrides({"name": name}, options)
     kind = kind_named(name)
     try:
@@ -118,6 +122,7 @@ def drawn_weights(encoding: Encoding, num_heads: int) -> dict[str, Tensor]:
 def matrix(encoding: Encoding, num_heads: int, length: int) -> str:
     """What the encoding makes of every pair of `length` tokens in each head, as text."""
     told = [f"{encoding.name}: {has_meaning(encoding)}, query down, key across"]
+    refuse_too_many(num_heads * length * length, MOST_PRINTED, "--matrix")
     found = effect(encoding, drawn_weights(encoding, num_heads), torch.arange(length), num_heads, HEAD_SIZE)
     for head, rows in enumerate(found.tolist()):
         told += ["", f"head {head}"]
@@ -131,9 +136,22 @@ def has_meaning(encoding: Encoding) -> str:
     """What there is to be shown of an encoding; a `ConfigError` where that depends on what tokens say."""
     told = meaning(encoding)
     if told is None:
-        rule = "has nothing to show before it reads text: what it does depends on what tokens say"
+        rule = f"has nothing to show: {_why_not(encoding)}"
         raise ConfigError(Mistake("NAME", encoding.name, rule, "leave out --matrix and --plot"))
     return told
+
+
+def _why_not(encoding: Encoding) -> str:
+    if isinstance(encoding, KeyBias | Carried):
+        return "what it does depends on what tokens say"
+    return "it acts on embeddings, not on scores" if isinstance(encoding, Embedded) else "it does nothing to scores"
+
+
+def refuse_too_many(count: int, most: int, option: str) -> None:
+    """A `ConfigError` where a table or figure would take more numbers than memory holds."""
+    if count > most:
+        rule = f"would compute {count:,} numbers, {most:,} at most"
+        raise ConfigError(Mistake(option, None, rule, "give less --length or fewer --heads"))
 
 
 def _default(kind: type[Encoding]) -> Encoding:

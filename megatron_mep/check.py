@@ -6,15 +6,14 @@ from pathlib import Path
 
 import torch
 
-from megatron_mep.attention.choose import choose
 from megatron_mep.config.errors import ConfigError
-from megatron_mep.data.config import TrainTokenizer
 from megatron_mep.data.manifest import MANIFEST, Manifest
 from megatron_mep.encodings.base import DistanceBias
 from megatron_mep.model.balance import balanced, largest_score_at_unit_rms, tensor_imbalance
 from megatron_mep.model.count import flops_per_token, num_parameters, padded_vocabulary
+from megatron_mep.model.exchange import attention_backend
 from megatron_mep.parallel.environment import Environment
-from megatron_mep.preflight import evaluation_mistakes, preflight, training_plan
+from megatron_mep.preflight import evaluation_mistakes, preflight, training_plan, vocabulary_of
 from megatron_mep.rules import batches_fit
 from megatron_mep.run import RunConfig
 from megatron_mep.training.precision import dtype_of
@@ -35,7 +34,7 @@ def describe(run: RunConfig, world_size: int | None = None) -> str:
         raise ConfigError(mistakes)
     facts = [
         *_corpus_facts(run, corpus),
-        *_size_facts(run, corpus),
+        *_size_facts(run),
         *_layout_facts(run, ranks),
         _attention_fact(run),
         *_balance_facts(run),
@@ -52,13 +51,9 @@ def _corpus_facts(run: RunConfig, corpus: Manifest | None) -> Iterator[tuple[str
     yield "epochs", f"{training_plan(run, corpus).num_epochs:.2f} over the training split"
 
 
-def _size_facts(run: RunConfig, corpus: Manifest | None) -> Iterator[tuple[str, str]]:
-    tokenizer = run.data.tokenizer
-    if corpus is not None:
-        vocabulary = corpus.vocab_size
-    elif isinstance(tokenizer, TrainTokenizer):
-        vocabulary = tokenizer.vocab_size
-    else:
+def _size_facts(run: RunConfig) -> Iterator[tuple[str, str]]:
+    vocabulary = vocabulary_of(run)
+    if vocabulary is None:
         yield "parameters", "known once `mep prepare` has read the tokenizer"
         return
     padded = padded_vocabulary(vocabulary, run.parallel.tensor)
@@ -74,7 +69,11 @@ def _layout_facts(run: RunConfig, ranks: int) -> Iterator[tuple[str, str]]:
     micro_batches = training.global_batch_size // (training.micro_batch_size * data)
     tokens = training.steps * training.global_batch_size * training.seq_length
     sequence = ", sequence parallel" if parallel.sequence else ""
-    yield "world size", f"{ranks} = tensor {parallel.tensor}{sequence} x data {data}"
+    context = f" x context {parallel.context} by {parallel.context_exchange}" if parallel.context > 1 else ""
+    yield "world size", f"{ranks} = tensor {parallel.tensor}{sequence}{context} x data {data}"
+    if context:
+        share = training.seq_length // parallel.context
+        yield "tokens per rank", f"{share:,} of each sequence's {training.seq_length:,}, in 2 chunks"
     yield "heads per rank", f"{run.model.num_attention_heads // parallel.tensor} of {run.model.num_attention_heads}"
     yield "batch", f"{micro_batches} micro-batches of {training.micro_batch_size} on each data-parallel rank"
     yield "training tokens", f"{tokens:,} in {training.steps:,} steps"
@@ -83,16 +82,8 @@ def _layout_facts(run: RunConfig, ranks: int) -> Iterator[tuple[str, str]]:
 
 def _attention_fact(run: RunConfig) -> tuple[str, str]:
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    backend = choose(
-        run.model.encoding,
-        device_type=device,
-        dtype=dtype_of(run.training.precision),
-        training=True,
-        dropout=run.model.attention_dropout,
-        head_size=run.model.head_size,
-        epsilon=run.model.attention_epsilon,
-        backend=run.model.attention_backend,
-    )
+    dtype = dtype_of(run.training.precision)
+    backend = attention_backend(run.model, run.model.encoding, run.parallel, dtype, training=True)
     return f"attention on {device}", f"{run.model.encoding.name} in every layer by {backend.name}: {backend.reason}"
 
 

@@ -1,16 +1,20 @@
 """The `mep` command: its verbs call functions that are imported only then, so that help needs no torch."""
 
 import argparse
+import json
 import os
+import select
 import shlex
+import signal
 import sys
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
 
-from megatron_mep.config.errors import UserError
+from megatron_mep.config.errors import Mistake, UserError
 
 OVERRIDES = "key.sub=value ...: overrides of the run file, for example training.steps=100 model.encoding.name=alibi"
+DEVICES = ("h100", "h200", "a100", "cpu")
 GENERATION = (
     "key.sub=value ...: overrides of the run file; the section generation has max_new_tokens, temperature (0: always "
     "the likeliest token), top_k, top_p, seed, prefill_chunk and stop_at_end, for example generation.temperature=0"
@@ -18,7 +22,7 @@ GENERATION = (
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs a verb; 2 where the user can put right what was wrong."""
+    """Runs a verb; 2 where the user can put right what was wrong, 3 where a run's numbers are no longer finite."""
     options = parsed(arguments)
     # a run file may name a class of the user's own; `python -m` looks for it in the current folder, and so does `mep`
     sys.path.insert(0, os.getcwd())
@@ -27,13 +31,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
     warnings.filterwarnings("ignore", module=r"megatron\.core\.|torch\.distributed\.(checkpoint\.|c10d_logger)")
     try:
         options.verb(options)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        return _reader_left()
     except UserError as error:
         rank = os.environ.get("RANK", "0")
         where = f"[rank {rank}] " if rank != "0" else ""
         for mistake in error.mistakes:
             print(f"{where}mep: {mistake}", file=sys.stderr)  # noqa: T201
-        return 2
+        return error.exit_code
     return 0
+
+
+def _reader_left() -> int:
+    """The exit code of a program whose reader, such as `head`, has had enough; any other broken pipe is raised again."""
+    stdout = select.poll()
+    stdout.register(sys.stdout.fileno(), 0)
+    if not any(event & (select.POLLERR | select.POLLHUP) for _, event in stdout.poll(0)):
+        raise
+    # what is still buffered goes nowhere, without complaint at exit
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return 128 + signal.SIGPIPE
 
 
 def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -60,11 +78,27 @@ def _parser() -> argparse.ArgumentParser:
     _add_run(check)
     check.add_argument("--world-size", type=int, metavar="N", help="number of ranks to check the layout for")
 
+    plan = _verb(verbs, "plan", _plan, "work out memory, traffic, operations and time of a run on a layout")
+    _add_run(plan)
+    plan.add_argument("--world-size", type=_positive, metavar="N", help="ranks (the fewest that the layout allows)")
+    plan.add_argument("--device", choices=DEVICES, default="h100", help="what the ranks run on (h100)")
+    plan.add_argument("--peak-fraction", type=_fraction, default=0.4, metavar="F",
+                      help="share of the device's peak that is taken to be reached (0.4)")  # fmt: skip
+    plan.add_argument("--json", action="store_true", help="print it for a program, in bytes and seconds")
+
     prepare = _verb(verbs, "prepare", _prepare, "make the tokenizer and the tokenized corpus of a run")
     _add_run(prepare)
     prepare.add_argument("--force", action="store_true", help="replace a corpus made from other settings")
 
     _add_run(_verb(verbs, "train", _train, "pretrain, from the latest checkpoint where there is one"))
+
+    checkpoint = _verb(verbs, "checkpoint", None, "verify a checkpoint, or say what it holds")
+    actions = checkpoint.add_subparsers(title="actions", required=True, metavar="ACTION")
+    verify = _verb(actions, "verify", _verify, "compare every file with the size and hash it was written with")
+    verify.add_argument("checkpoint", type=Path, metavar="CHECKPOINT", help="a run's folder, or one of its step_...")
+    inspect = _verb(actions, "inspect", _inspect, "say what a checkpoint holds, without loading it")
+    inspect.add_argument("checkpoint", type=Path, metavar="CHECKPOINT", help="a run's folder, or one of its step_...")
+    inspect.add_argument("--json", action="store_true", help="for a program")
 
     evaluate = _verb(verbs, "evaluate", _evaluate, "measure the perplexity of a checkpoint at many lengths")
     evaluate.add_argument("checkpoint", type=Path, metavar="CHECKPOINT", help="a run's folder, or one of its step_...")
@@ -89,7 +123,7 @@ def _parser() -> argparse.ArgumentParser:
     encodings.add_argument("options", nargs="*", metavar="key=value", help="its options, for --matrix and --plot")
     encodings.add_argument("--matrix", action="store_true", help="print what it does to the score of every pair")
     encodings.add_argument("--plot", type=Path, metavar="FILE", help="draw that by distance: FILE.png or FILE.svg")
-    encodings.add_argument("--heads", type=_positive, default=8, metavar="H", help="number of heads (8)")
+    encodings.add_argument("--heads", type=_positive, metavar="H", help="number of heads (8)")
     encodings.add_argument("--length", type=_positive, metavar="L", help="number of tokens (8, or 2048 for --plot)")
 
     tricks = _verb(verbs, "tricks", _tricks, "list the length tricks of evaluate and generate, or explain one")
@@ -98,9 +132,15 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _positive(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"must be at least 1, not {number}")
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"must be a whole number of at least 1, not {text!r}")
+    return int(text)
+
+
+def _fraction(text: str) -> float:
+    number = float(text)
+    if not 0 < number <= 1:
+        raise argparse.ArgumentTypeError(f"must be above 0 and at most 1, not {number:g}")
     return number
 
 
@@ -122,6 +162,16 @@ def _check(options: argparse.Namespace) -> None:
     print(describe(load_run(options.run, options.overrides), options.world_size))  # noqa: T201
 
 
+def _plan(options: argparse.Namespace) -> None:
+    from megatron_mep.plan.plan import plan_of
+    from megatron_mep.plan.table import as_json, table
+    from megatron_mep.run import load_run
+
+    run = load_run(options.run, options.overrides)
+    plan = plan_of(run, options.world_size, options.device, options.peak_fraction)
+    print(json.dumps(as_json(plan), indent=2) if options.json else table(plan))  # noqa: T201
+
+
 def _prepare(options: argparse.Namespace) -> None:
     from megatron_mep.data.corpus import prepare
     from megatron_mep.run import load_run
@@ -135,6 +185,25 @@ def _train(options: argparse.Namespace) -> None:
     from megatron_mep.run import load_run
 
     pretrain(load_run(options.run, options.overrides))
+
+
+def _verify(options: argparse.Namespace) -> None:
+    from megatron_mep.checkpoint.files import locate, verify
+    from megatron_mep.checkpoint.manifest import listed
+
+    folder = locate(options.checkpoint)
+    verify(folder)
+    files = listed(folder) or {}
+    num_bytes = sum(size for size, _ in files.values())
+    print(f"{folder} is whole: {len(files)} files, {num_bytes:,} bytes as they were written")  # noqa: T201
+
+
+def _inspect(options: argparse.Namespace) -> None:
+    from megatron_mep.checkpoint.contents import contents_of
+    from megatron_mep.checkpoint.files import find
+
+    contents = contents_of(find(options.checkpoint))
+    print(contents.json() if options.json else contents)  # noqa: T201
 
 
 def _evaluate(options: argparse.Namespace) -> None:
@@ -162,14 +231,19 @@ def _encodings(options: argparse.Namespace) -> None:
     from megatron_mep.catalogue import explained, listed, matrix, stated
 
     shows = options.matrix or options.plot
+    heads = options.heads or 8
+    for option in ("heads", "length"):
+        if getattr(options, option) and not shows:
+            rule = "is of what --matrix and --plot show"
+            raise UserError(Mistake(f"--{option}", getattr(options, option), rule, "add one of them, or leave it out"))
     if shows or options.options:
         encoding = stated(options.name or "", options.options)
     if options.matrix:
-        print(matrix(encoding, options.heads, options.length or 8))  # noqa: T201
+        print(matrix(encoding, heads, options.length or 8))  # noqa: T201
     if options.plot:
         from megatron_mep.encoding_figure import draw
 
-        print(draw(encoding, options.heads, options.length or 2048, options.plot))  # noqa: T201
+        print(draw(encoding, heads, options.length or 2048, options.plot))  # noqa: T201
     if not shows:
         print(explained(options.name) if options.name else listed())  # noqa: T201
 

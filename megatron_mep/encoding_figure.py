@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import NullFormatter, StrMethodFormatter
 from torch import Tensor
 
-from megatron_mep.catalogue import HEAD_SIZE, drawn_weights, has_meaning
+from megatron_mep.catalogue import HEAD_SIZE, MOST_DRAWN, drawn_weights, has_meaning, refuse_too_many
 from megatron_mep.config.errors import ConfigError, Mistake
 from megatron_mep.encodings.base import DistanceBias, Encoding
 from megatron_mep.encodings.effect import effect
@@ -25,8 +25,9 @@ def draw(encoding: Encoding, num_heads: int, length: int, file: Path) -> str:
     The suffix of `file` says as what: `.png` or `.svg`.
     """
     if file.suffix not in WRITERS:
-        raise ConfigError(Mistake("--plot", str(file), "must end in .png or .svg", f"try {file.with_suffix('.png')}"))
+        raise ConfigError(Mistake("--plot", str(file), "must end in .png or .svg", f"try {file.stem or encoding.name}.png"))
     told = has_meaning(encoding)
+    refuse_too_many(num_heads * length * HEAD_SIZE, MOST_DRAWN, "--plot")
     weights = drawn_weights(encoding, num_heads)
     by_distance = effect(encoding, weights, torch.tensor([length - 1]), num_heads, HEAD_SIZE)[:, 0].flip(1)
     fields = receptive_field(encoding, weights, length) if isinstance(encoding, DistanceBias) else None
@@ -36,9 +37,17 @@ def draw(encoding: Encoding, num_heads: int, length: int, file: Path) -> str:
         _draw_effect(axes[0], by_distance, f"{encoding.name}: {told}")
         if fields is not None:
             _draw_fields(axes[1], fields)
-        file.write_bytes(WRITERS[file.suffix](figure))
+        _write(file, WRITERS[file.suffix](figure))
     reach = "" if fields is None else f"; 99 % of a head's kernel lies within {', '.join(map(str, fields.tolist()))}"
     return f"{file}: {told}, {num_heads} heads, {length} tokens{reach}"
+
+
+def _write(file: Path, content: bytes) -> None:
+    try:
+        file.write_bytes(content)
+    except OSError as error:
+        rule = f"must be a file that can be written ({error.strerror})"
+        raise ConfigError(Mistake("--plot", str(file), rule, "name another, in a folder that exists")) from error
 
 
 def _draw_effect(axes: Axes, by_distance: Tensor, title: str) -> None:

@@ -9,11 +9,10 @@ from pathlib import Path
 from tqdm import tqdm
 
 from megatron_mep.acting import evaluated_model
-from megatron_mep.checkpoint.files import find
+from megatron_mep.checkpoint.files import RUN_FILE, find
 from megatron_mep.checkpoint.load import load_weights
 from megatron_mep.checkpoint.progress import read_progress
 from megatron_mep.checkpoint.resume import check_tokenizer
-from megatron_mep.checkpoint.save import RUN_FILE
 from megatron_mep.config.errors import ConfigError, Mistake
 from megatron_mep.config.loader import load_tree
 from megatron_mep.data.manifest import TOKENIZER, Manifest
@@ -87,12 +86,14 @@ def _evaluate(run: RunConfig, corpus: Manifest, folder: Path, to: Path, groups: 
 
 
 def _lengths_split(run: RunConfig) -> Iterator[Mistake]:
-    """Under sequence parallelism every forwarded window is divided over the tensor ranks."""
+    """Under sequence and context parallelism every forwarded window is divided over the ranks."""
+    parallel = run.parallel
     windows = (*run.evaluation.resolved(run.training.seq_length).lengths, run.training.seq_length)
-    uneven = [length for length in windows if length % run.parallel.tensor]
-    if run.parallel.sequence and uneven:
-        yield Mistake("evaluation.lengths", uneven, f"must be multiples of parallel.tensor={run.parallel.tensor} under "
-                      "parallel.sequence", "override parallel.sequence=false")  # fmt: skip
+    uneven = [length for length in windows if length % parallel.sequence_multiple]
+    if uneven:
+        key, value = ("context", "1") if parallel.context > 1 else ("sequence", "false")
+        yield Mistake("evaluation.lengths", uneven, f"must be multiples of {parallel.sequence_multiple} "
+                      f"{parallel.dividing}", f"override parallel.{key}={value}")  # fmt: skip
 
 
 class _Teller:

@@ -25,6 +25,7 @@ def reached_after(step: int, run: RunConfig, corpus: Manifest, groups: Groups) -
         corpus_fingerprint=corpus.fingerprint,
         tensor_size=groups.tensor_size,
         data_size=groups.data_size,
+        context_size=groups.context_size,
     )
 
 
@@ -58,5 +59,6 @@ def facts_of(
         attention_epsilon=run.model.attention_epsilon,
         tensor_parallel=groups.tensor_size,
         data_parallel=groups.data_size,
+        context_parallel=groups.context_size,
         version=version("megatron-mep"),
     )

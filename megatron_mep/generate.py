@@ -13,11 +13,10 @@ from torch import Tensor, nn
 
 from megatron_mep.acting import evaluated_model
 from megatron_mep.attention.work import Work
-from megatron_mep.checkpoint.files import find
+from megatron_mep.checkpoint.files import RUN_FILE, find
 from megatron_mep.checkpoint.load import load_weights
 from megatron_mep.checkpoint.progress import Progress, read_progress
 from megatron_mep.checkpoint.resume import check_tokenizer
-from megatron_mep.checkpoint.save import RUN_FILE
 from megatron_mep.config.errors import CheckpointError, ConfigError, DataError, Mistake, UserError
 from megatron_mep.config.loader import load_tree
 from megatron_mep.data.manifest import TOKENIZER
@@ -50,8 +49,9 @@ def generate(
     Collective: every process of the job calls it, and all of them share the model.
     """
     folder = find(checkpoint)
-    # a single token does not divide over the tensor ranks
-    run = overridden(run_of(load_tree(folder / RUN_FILE)), ["parallel.sequence=false", *overrides])
+    # a single token divides neither over the tensor ranks nor over context ranks
+    alone = ["parallel.sequence=false", "parallel.context=1"]
+    run = overridden(run_of(load_tree(folder / RUN_FILE)), [*alone, *overrides])
     environment = Environment.discover(os.environ)
     mistakes = list(_layout_mistakes(run, environment.world_size))
     if mistakes:
@@ -84,7 +84,10 @@ def _layout_mistakes(run: RunConfig, world_size: int) -> Iterator[Mistake]:
     if run.parallel.sequence:
         yield Mistake("parallel.sequence", True, "must be false here: a single token does not divide over the tensor "
                       "ranks", "leave it out")  # fmt: skip
-    if run.parallel.data(world_size) > 1:
+    if run.parallel.context > 1:
+        yield Mistake("parallel.context", run.parallel.context, "must be 1 here: a single token does not divide over "
+                      "ranks", "leave it out")  # fmt: skip
+    elif run.parallel.data(world_size) > 1:
         yield Mistake("parallel.tensor", run.parallel.tensor, f"must be the world size {world_size}: all ranks share "
                       "the model, and prompts are continued one after the other",
                       f"set it to {world_size}, or start {run.parallel.tensor} processes")  # fmt: skip

@@ -4,11 +4,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 from megatron_mep.config.errors import ConfigError, DataError, Mistake, UserError
-from megatron_mep.data.manifest import Manifest
+from megatron_mep.data.config import TrainTokenizer
+from megatron_mep.data.manifest import MANIFEST, Manifest
 from megatron_mep.data.plan import Plan, plan_of
 from megatron_mep.evaluation.plan import plans, validation_plan
 from megatron_mep.rules import batches_fit
 from megatron_mep.run import RunConfig
+from megatron_mep.start import check_initial
 
 
 def training_plan(run: RunConfig, corpus: Manifest) -> Plan:
@@ -24,12 +26,21 @@ def preflight(run: RunConfig, world_size: int) -> Manifest:
     except DataError as error:
         raise ConfigError([*mistakes, *error.mistakes]) from None
     mistakes += mistakes_in(lambda: training_plan(run, corpus))
+    mistakes += mistakes_in(lambda: check_initial(run, corpus))
     if run.validation.interval:
         num_tokens = corpus.validation.num_tokens
         mistakes += mistakes_in(lambda: validation_plan(run.validation, run.training.seq_length, num_tokens))
     if mistakes:
         raise ConfigError(mistakes)
     return corpus
+
+
+def vocabulary_of(run: RunConfig) -> int | None:
+    """Tokens of the run's vocabulary: the prepared corpus's, or what its file states; `None` where neither tells."""
+    folder, tokenizer = Path(run.data.folder), run.data.tokenizer
+    if (folder / MANIFEST).is_file():
+        return Manifest.load(folder).vocab_size
+    return tokenizer.vocab_size if isinstance(tokenizer, TrainTokenizer) else None
 
 
 def evaluation_mistakes(run: RunConfig, corpus: Manifest) -> list[Mistake]:

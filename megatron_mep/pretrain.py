@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -10,10 +11,11 @@ from typing import TYPE_CHECKING
 from torch import nn
 
 from megatron_mep.acting import trained_model
-from megatron_mep.checkpoint.files import LATEST, find, write_atomically
+from megatron_mep.checkpoint.attempt import Attempt
+from megatron_mep.checkpoint.disk import write_atomically
+from megatron_mep.checkpoint.files import RUN_FILE, newest
 from megatron_mep.checkpoint.load import load_training_state
-from megatron_mep.checkpoint.resume import check_continues, check_corpus
-from megatron_mep.checkpoint.save import RUN_FILE, save_checkpoint
+from megatron_mep.checkpoint.save import save_checkpoint
 from megatron_mep.checkpoint.state import Sharded, template_of
 from megatron_mep.data.batches import TrainingBatches
 from megatron_mep.data.manifest import TOKENIZER, Manifest
@@ -31,7 +33,8 @@ from megatron_mep.model.score import scorer, sum_over_data_ranks
 from megatron_mep.parallel.environment import Environment
 from megatron_mep.parallel.groups import Groups, initialize, seed_streams, shutdown
 from megatron_mep.preflight import preflight
-from megatron_mep.run import RunConfig, run_of
+from megatron_mep.run import RunConfig
+from megatron_mep.start import start_of
 from megatron_mep.training.attention_metrics import attention_metrics
 from megatron_mep.training.encoding_metrics import encoding_metrics
 from megatron_mep.training.engine import build_engine
@@ -40,6 +43,7 @@ from megatron_mep.training.metrics import Metrics, MetricsWriter
 from megatron_mep.training.precision import dtype_of
 from megatron_mep.training.progress import Progress
 from megatron_mep.training.schedule import build_scheduler
+from megatron_mep.training.watch import Seen, Watch
 
 if TYPE_CHECKING:
     from deepspeed import DeepSpeedEngine
@@ -63,6 +67,7 @@ def pretrain(run: RunConfig) -> float:
 
 def _train(run: RunConfig, corpus: Manifest, groups: Groups) -> float:
     writes = groups.rank == 0
+    start = start_of(run, corpus)
     model = build_model(
         trained_model(run, Tokenizer.load(Path(run.data.folder) / TOKENIZER)),
         run.parallel,
@@ -72,11 +77,14 @@ def _train(run: RunConfig, corpus: Manifest, groups: Groups) -> float:
         run.training.recompute,
     )
     # weights start alike on all ranks, dropout does not
-    seed_streams(run.seed + groups.data_rank)
+    seed_streams(run.seed + groups.stream)
     told = in_force(model)
+    start.load_initial_weights(model)
     template = template_of(model)
     engine = build_engine(model, run.training, groups)
-    done_steps = _resumed_step(run, corpus, engine, template, groups)
+    reached = load_training_state(start.own, engine, template, groups) if start.own else None
+    done_steps, seen = (reached.step, Seen.told_by(reached)) if reached else (0, Seen())
+    watch = Watch(run.training, seen)
     scheduler = build_scheduler(engine.optimizer, run.training)
     scheduler.step(done_steps)
     samples = run.training.steps * run.training.global_batch_size
@@ -88,7 +96,8 @@ def _train(run: RunConfig, corpus: Manifest, groups: Groups) -> float:
         Path(run.data.index_folder) if run.data.index_folder else None,
     )
     progress = Progress(done_steps, run.training.steps, shown=writes)
-    progress.say(f"{run.name}: from step {done_steps} on {groups.world_size} ranks\n{told}")
+    lines = (f"{run.name}: from step {done_steps} on {groups.world_size} ranks", *start.told, told)
+    progress.say("\n".join(lines))
     if writes:
         run.folder.mkdir(parents=True, exist_ok=True)
         write_atomically(run.folder / RUN_FILE, run.yaml())
@@ -109,7 +118,9 @@ def _train(run: RunConfig, corpus: Manifest, groups: Groups) -> float:
             is_validation_due=partial(_is_due, run.validation.interval, run.training.steps),
             validate=_validation(run, corpus, engine.module, groups),
             is_save_due=partial(_is_due, run.checkpoint.interval or run.training.steps, run.training.steps),
-            save=partial(_save, run, corpus, engine, template, groups),
+            save=partial(_save, run, corpus, start.attempt, engine, template, groups, watch),
+            last_checkpoint=lambda: newest(start.attempt.root),
+            watch=watch,
             encoding_metrics=lambda: encoding_metrics(weights, groups),
             attention_metrics=lambda: attention_metrics(take_attention_work(model, groups)),
         ),
@@ -117,34 +128,24 @@ def _train(run: RunConfig, corpus: Manifest, groups: Groups) -> float:
     )
     if metrics is not None:
         metrics.close()
+        start.attempt.end()
     progress.say(f"{run.name}: {run.training.steps} steps done, loss {loss:.6f}, in {run.folder}")
     progress.close()
     return loss
 
 
-def _resumed_step(
-    run: RunConfig, corpus: Manifest, engine: "DeepSpeedEngine", template: Sharded, groups: Groups
-) -> int:
-    """Steps done by the checkpoint that the run goes on from; 0 where there is none."""
-    root = _checkpoints(run)
-    if not (root / LATEST).is_file():
-        return 0
-    folder = find(root)
-    check_continues(folder / RUN_FILE, run.model_dump(mode="json"), lambda tree: run_of(tree).model_dump(mode="json"))
-    reached = load_training_state(folder, engine, template, groups)
-    check_corpus(reached, corpus.fingerprint, folder)
-    return reached.step
-
-
 def _save(
-    run: RunConfig, corpus: Manifest, engine: "DeepSpeedEngine", template: Sharded, groups: Groups, step: int
+    run: RunConfig,
+    corpus: Manifest,
+    attempt: Attempt,
+    engine: "DeepSpeedEngine",
+    template: Sharded,
+    groups: Groups,
+    watch: Watch,
+    step: int,
 ) -> None:
-    reached = reached_after(step, run, corpus, groups)
-    save_checkpoint(_checkpoints(run), engine, template, reached, run.yaml(), run.checkpoint.keep, groups)
-
-
-def _checkpoints(run: RunConfig) -> Path:
-    return run.folder / "checkpoints"
+    reached = replace(reached_after(step, run, corpus, groups), **vars(watch.seen))
+    save_checkpoint(attempt, engine, template, reached, run.yaml(), run.checkpoint, groups)
 
 
 def _is_due(interval: int, steps: int, step: int) -> bool:

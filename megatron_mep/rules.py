@@ -5,13 +5,21 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from megatron_mep.config.errors import ConfigError, Mistake
-from megatron_mep.encodings.base import LayerSizes, Rotation, ScoreMix
+from megatron_mep.config.nearest import divisors, nearest
+from megatron_mep.encodings.base import LayerSizes, Rotation
 from megatron_mep.encodings.carried import Carried
 from megatron_mep.encodings.learned_absolute import LearnedAbsolute
 from megatron_mep.encodings.nope import Nope
 from megatron_mep.encodings.placement import Embedded
 from megatron_mep.encodings.randomized import Randomized
 from megatron_mep.extrapolation import extrapolated
+from megatron_mep.layout_rules import (
+    exchange_serves_the_model,
+    mixed_heads_are_on_one_rank,
+    ranks_divide_the_sequence,
+    tensor_ranks_divide_the_feed_forward,
+    tensor_ranks_divide_the_heads,
+)
 from megatron_mep.training.config import Decaying, WarmupStableDecay
 
 if TYPE_CHECKING:
@@ -31,41 +39,18 @@ class Rule:
 def _heads_divide_the_width(run: "RunConfig") -> Iterator[Mistake]:
     model = run.model
     if model.hidden_size % model.num_attention_heads:
-        nearest = _nearest(model.num_attention_heads, _divisors(model.hidden_size))
+        fitting = nearest(model.num_attention_heads, divisors(model.hidden_size))
         yield Mistake("model.num_attention_heads", model.num_attention_heads,
-                      f"must divide model.hidden_size={model.hidden_size}", f"try {nearest} heads")  # fmt: skip
+                      f"must divide model.hidden_size={model.hidden_size}", f"try {fitting} heads")  # fmt: skip
 
 
 def _groups_divide_the_heads(run: "RunConfig") -> Iterator[Mistake]:
     model = run.model
     if model.num_attention_heads % model.groups:
-        fitting = _divisors(model.num_attention_heads)
+        fitting = divisors(model.num_attention_heads)
         yield Mistake("model.num_query_groups", model.groups,
                       f"must divide model.num_attention_heads={model.num_attention_heads}",
-                      f"try {_nearest(model.groups, fitting)}")  # fmt: skip
-
-
-def _tensor_ranks_divide_the_heads(run: "RunConfig") -> Iterator[Mistake]:
-    heads, groups, tensor = run.model.num_attention_heads, run.model.groups, run.parallel.tensor
-    fitting = [size for size in _divisors(heads) if groups % size == 0 or size % groups == 0]
-    if tensor not in fitting:
-        rule = (f"must divide model.num_attention_heads={heads}" if heads % tensor
-                else f"must divide model.num_query_groups={groups}, or be a multiple of it")  # fmt: skip
-        yield Mistake("parallel.tensor", tensor, rule, f"try {_nearest(tensor, fitting)}")
-
-
-def _tensor_ranks_divide_the_feed_forward(run: "RunConfig") -> Iterator[Mistake]:
-    ffn, tensor = run.model.ffn_size, run.parallel.tensor
-    if ffn % tensor:
-        yield Mistake("parallel.tensor", tensor, f"must divide the feed-forward width {ffn}",
-                      f"set model.ffn_hidden_size to {-(-ffn // tensor) * tensor}")  # fmt: skip
-
-
-def _sequence_parallel_splits_the_sequence(run: "RunConfig") -> Iterator[Mistake]:
-    length, tensor = run.training.seq_length, run.parallel.tensor
-    if run.parallel.sequence and length % tensor:
-        yield Mistake("training.seq_length", length, f"must be a multiple of parallel.tensor={tensor} under "
-                      "parallel.sequence", f"try {-(-length // tensor) * tensor}")  # fmt: skip
+                      f"try {nearest(model.groups, fitting)}")  # fmt: skip
 
 
 def _micro_batches_fill_the_global_batch(run: "RunConfig") -> Iterator[Mistake]:
@@ -95,6 +80,14 @@ def _schedule_falls(run: "RunConfig") -> Iterator[Mistake]:
         yield Mistake("training.schedule.min_learning_rate", schedule.min_learning_rate,
                       f"must not exceed training.optimizer.learning_rate={highest}",
                       f"set it to {highest / 10:g}, a tenth of it")  # fmt: skip
+
+
+def _spikes_can_be_skipped(run: "RunConfig") -> Iterator[Mistake]:
+    spike, steps = run.training.spike, run.training.steps
+    if spike.skip and spike.window >= 2 * steps:
+        yield Mistake("training.spike.skip", True, f"compares with {-(-spike.window // 2)} losses, half of "
+                      f"training.spike.window, but training.steps={steps}",
+                      "set training.spike.skip to false, or training.spike.window lower")  # fmt: skip
 
 
 def _encoding_fits_the_heads(run: "RunConfig") -> Iterator[Mistake]:
@@ -141,14 +134,6 @@ def _tricks_act_on_the_encoding(run: "RunConfig") -> Iterator[Mistake]:
         yield from error.mistakes
 
 
-def _mixed_heads_are_on_one_rank(run: "RunConfig") -> Iterator[Mistake]:
-    encoding, tensor = run.model.encoding, run.parallel.tensor
-    if isinstance(encoding, ScoreMix | Carried) and encoding.across_heads and tensor > 1:
-        mixed = "states" if isinstance(encoding, Carried) else "scores"
-        rule = f"must be 1 under {encoding.name}, which mixes the {mixed} of all heads"
-        yield Mistake("parallel.tensor", tensor, rule, "set it to 1")
-
-
 def _documents_are_not_masked(run: "RunConfig") -> Iterator[Mistake]:
     if run.model.document_mask:
         yield Mistake("model.document_mask", True, "is served by no attention backend: sequences are packed, and "
@@ -192,18 +177,22 @@ def _zero_3_keeps_one_type(run: "RunConfig") -> Iterator[Mistake]:
 RULES = (
     Rule(("model.hidden_size", "model.num_attention_heads"), _heads_divide_the_width),
     Rule(("model.num_query_groups", "model.num_attention_heads"), _groups_divide_the_heads),
-    Rule(("model.num_attention_heads", "model.num_query_groups", "parallel.tensor"), _tensor_ranks_divide_the_heads),
+    Rule(("model.num_attention_heads", "model.num_query_groups", "parallel.tensor"), tensor_ranks_divide_the_heads),
     Rule(("model.ffn_hidden_size", "model.hidden_size", "model.activation", "parallel.tensor"),
-         _tensor_ranks_divide_the_feed_forward),
-    Rule(("training.seq_length", "parallel.tensor", "parallel.sequence"), _sequence_parallel_splits_the_sequence),
+         tensor_ranks_divide_the_feed_forward),
+    Rule(("training.seq_length", "parallel.tensor", "parallel.sequence", "parallel.context"),
+         ranks_divide_the_sequence),
+    Rule(("parallel", "model.encoding", "model.num_attention_heads", "model.attention_epsilon",
+          "model.attention_dropout", "model.attention_backend"), exchange_serves_the_model),
     Rule(("training.micro_batch_size", "training.global_batch_size"), _micro_batches_fill_the_global_batch),
     Rule(("training.schedule", "training.steps"), _schedule_fits_the_steps),
     Rule(("training.schedule", "training.optimizer.learning_rate"), _schedule_falls),
+    Rule(("training.spike", "training.steps"), _spikes_can_be_skipped),
     Rule(("model.encoding", "model.num_attention_heads", "model.hidden_size"), _encoding_fits_the_heads),
     Rule(("model.nope_layers", "model.num_layers", "model.encoding"), _encoding_acts),
     Rule(("model.encoding", "training.seq_length"), _positions_last_for_training),
     Rule(("extrapolation", "model.encoding", "training.seq_length"), _tricks_act_on_the_encoding),
-    Rule(("model.encoding", "parallel.tensor"), _mixed_heads_are_on_one_rank),
+    Rule(("model.encoding", "parallel.tensor"), mixed_heads_are_on_one_rank),
     Rule(("model.document_mask",), _documents_are_not_masked),
     Rule(("model.encoding", "model.hidden_size", "model.num_attention_heads"), _rotations_turn_pairs),
     Rule(("evaluation", "validation", "training.seq_length"), _evaluation_fits_the_training_length),
@@ -240,11 +229,3 @@ def batches_fit(run: "RunConfig", world_size: int) -> list[Mistake]:
 def _overlap(key: str, wrong: str) -> bool:
     """Whether one key is the other, or holds it."""
     return key == wrong or wrong.startswith((f"{key}.", f"{key}[")) or key.startswith(f"{wrong}.")
-
-
-def _divisors(whole: int) -> list[int]:
-    return [size for size in range(1, whole + 1) if whole % size == 0]
-
-
-def _nearest(wanted: int, fitting: list[int]) -> int:
-    return min(fitting, key=lambda size: (abs(size - wanted), size))

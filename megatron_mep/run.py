@@ -30,6 +30,8 @@ class RunConfig(Config):
     """Names the run in its folder, its results and its plots."""
     runs: str = "runs"
     """The folder that holds the folders of runs."""
+    init_from: str | None = None
+    """A checkpoint, or the folder of its run, whose weights the run starts from; all else starts anew."""
     seed: int = Field(1234, ge=0)
     """Fixes initial weights, the order of data and dropout."""
     model: ModelConfig

@@ -9,6 +9,8 @@ import torch
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--encoding", metavar="module:Class", help="run tests/every_encoding over an encoding of your own")
 
+    parser.addoption("--kills", type=int, default=2, help="how often tests/end_to_end/test_kills.py kills a run (2)")
+
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "kind(*classes): of the cases of every encoding, those of these kinds")

@@ -50,6 +50,8 @@ def sloped(*slopes: float) -> Tree:
 GROUPS_OF_FOUR = {"num_attention_heads": 12, "hidden_size": 48, "num_query_groups": 4, "ffn_hidden_size": 12 * 7 * 5}
 WSD = {"name": "wsd", "decay_steps": 3}
 LEARNED = encoding("mep", kernels=[{"kernel": "log"}])
+ULYSSES = {"context": 2, "context_exchange": "ulysses"}
+RING = {"context": 2, "context_exchange": "ring"}
 
 # fmt: off
 CASES = (
@@ -57,22 +59,47 @@ CASES = (
          {"model": {"num_attention_heads": 8}}, sets("model.num_attention_heads")),
     Case("_groups_divide_the_heads", "model.num_query_groups", {"model": {"num_query_groups": 3}},
          {"model": {"num_query_groups": 2}}, sets("model.num_query_groups")),
-    Case("_tensor_ranks_divide_the_heads", "parallel.tensor",
+    Case("tensor_ranks_divide_the_heads", "parallel.tensor",
          {"model": {"ffn_hidden_size": 48}, "parallel": {"tensor": 3}},
          {"model": {"ffn_hidden_size": 48}, "parallel": {"tensor": 4}}, sets("parallel.tensor")),
-    Case("_tensor_ranks_divide_the_heads", "parallel.tensor",
+    Case("tensor_ranks_divide_the_heads", "parallel.tensor",
          {"model": GROUPS_OF_FOUR, "parallel": {"tensor": 6}},
          {"model": GROUPS_OF_FOUR, "parallel": {"tensor": 12}}, sets("parallel.tensor")),
     # 6 is the nearest divisor of the heads, and fits no four groups
-    Case("_tensor_ranks_divide_the_heads", "parallel.tensor",
+    Case("tensor_ranks_divide_the_heads", "parallel.tensor",
          {"model": GROUPS_OF_FOUR, "parallel": {"tensor": 7}},
          {"model": GROUPS_OF_FOUR, "parallel": {"tensor": 4}}, sets("parallel.tensor")),
-    Case("_tensor_ranks_divide_the_feed_forward", "parallel.tensor",
+    Case("tensor_ranks_divide_the_feed_forward", "parallel.tensor",
          {"model": {"ffn_hidden_size": 63}, "parallel": {"tensor": 4}},
          {"model": {"ffn_hidden_size": 60}, "parallel": {"tensor": 4}}, sets("model.ffn_hidden_size")),
-    Case("_sequence_parallel_splits_the_sequence", "training.seq_length",
+    Case("ranks_divide_the_sequence", "training.seq_length",
          {"training": {"seq_length": 7}, "parallel": {"tensor": 2, "sequence": True}},
          {"training": {"seq_length": 7}, "parallel": {"tensor": 2}}, sets("training.seq_length")),
+    Case("ranks_divide_the_sequence", "training.seq_length",
+         {"training": {"seq_length": 12}, "parallel": {"context": 4}},
+         {"training": {"seq_length": 12}, "parallel": {"context": 3}}, sets("training.seq_length")),
+    # the share of a context rank is divided over its tensor ranks
+    Case("ranks_divide_the_sequence", "training.seq_length",
+         {"training": {"seq_length": 12}, "parallel": {"context": 2, "tensor": 4, "sequence": True}},
+         {"training": {"seq_length": 12}, "parallel": {"context": 2, "tensor": 2, "sequence": True}},
+         sets("training.seq_length")),
+    Case("exchange_serves_the_model", "parallel.context",
+         {"parallel": ULYSSES | {"tensor": 2, "context": 4}}, {"parallel": ULYSSES | {"tensor": 2}}, as_told),
+    Case("exchange_serves_the_model", "parallel.context_exchange",
+         {"parallel": ULYSSES, "model": encoding("tests.encodings.examples:Dape")},
+         {"parallel": ULYSSES, "model": encoding("tests.encodings.examples:Cope")}, as_told),
+    Case("exchange_serves_the_model", "parallel.context_exchange",
+         {"parallel": RING, "model": encoding("fire", threshold=8)},
+         {"parallel": RING, "model": encoding("alibi")}, as_told),
+    Case("exchange_serves_the_model", "model.attention_epsilon",
+         {"parallel": RING, "model": {"attention_epsilon": 1e-6}},
+         {"parallel": ULYSSES, "model": {"attention_epsilon": 1e-6}}, as_told),
+    Case("exchange_serves_the_model", "model.attention_dropout",
+         {"parallel": RING, "model": encoding("rope") | {"attention_dropout": 0.1}},
+         {"parallel": ULYSSES, "model": encoding("rope") | {"attention_dropout": 0.1}}, as_told),
+    Case("exchange_serves_the_model", "model.attention_backend",
+         {"parallel": RING, "model": {"attention_backend": "reference"}},
+         {"parallel": ULYSSES, "model": {"attention_backend": "reference"}}, as_told),
     Case("_micro_batches_fill_the_global_batch", "training.global_batch_size",
          {"training": {"micro_batch_size": 4, "global_batch_size": 6}},
          {"training": {"micro_batch_size": 3, "global_batch_size": 6}}, sets("training.global_batch_size")),
@@ -90,6 +117,9 @@ CASES = (
          {"training": {"schedule": {"name": "linear", "min_learning_rate": 0.002}}},
          {"training": {"schedule": {"name": "linear", "min_learning_rate": 0.001}}},
          sets("training.schedule.min_learning_rate")),
+    Case("_spikes_can_be_skipped", "training.spike.skip",
+         {"training": {"steps": 10, "spike": {"skip": True, "window": 20}}},
+         {"training": {"steps": 10, "spike": {"skip": True, "window": 19}}}, as_told),
     Case("_encoding_fits_the_heads", "model.encoding.kernels[1].slopes",
          {"model": sloped(0.5, 0.25)}, {"model": sloped(0.5, 0.3, 0.2, 0.1)},
          lambda remedy: "model.encoding.kernels=[{kernel: gaussian}]" if "leave them out" in remedy else ""),
@@ -115,10 +145,10 @@ CASES = (
          {"model": encoding("alibi"), "extrapolation": [{"name": "interpolation", "factor": 2}]},
          {"model": encoding("rope"), "extrapolation": [{"name": "interpolation", "factor": 2}]},
          lambda remedy: "extrapolation=[]" if "leave it out" in remedy else ""),
-    Case("_mixed_heads_are_on_one_rank", "parallel.tensor",
+    Case("mixed_heads_are_on_one_rank", "parallel.tensor",
          {"model": encoding("tests.encodings.examples:Dape"), "parallel": {"tensor": 2}},
          {"model": encoding("tests.encodings.examples:Cope"), "parallel": {"tensor": 2}}, sets("parallel.tensor")),
-    Case("_mixed_heads_are_on_one_rank", "parallel.tensor", {"model": encoding("tape"), "parallel": {"tensor": 2}},
+    Case("mixed_heads_are_on_one_rank", "parallel.tensor", {"model": encoding("tape"), "parallel": {"tensor": 2}},
          {"model": encoding("tape")}, sets("parallel.tensor")),
     Case("_encoding_acts", "model.nope_layers", {"model": encoding("tape") | {"num_layers": 2, "nope_layers": [1]}},
          {"model": encoding("tape")}, lambda remedy: "model.nope_layers=[]" if "leave it out" in remedy else ""),
@@ -144,7 +174,7 @@ CASES = (
 )
 # fmt: on
 
-parametrised = pytest.mark.parametrize("case", CASES, ids=[f"{case.rule[1:]}-{case.key}" for case in CASES])
+parametrised = pytest.mark.parametrize("case", CASES, ids=[f"{case.rule.strip('_')}-{case.key}" for case in CASES])
 
 
 def test_every_rule_has_a_case() -> None:

@@ -46,7 +46,7 @@ def compiled_attention(
 
 def serves_head_size(head_size: int) -> bool:
     """Whether the kernel computes heads of that size."""
-    return head_size <= MOST_HEAD_SIZE and head_size % HEAD_SIZE_STEP == 0
+    return head_size in range(HEAD_SIZE_STEP, MOST_HEAD_SIZE + 1, HEAD_SIZE_STEP)
 
 
 class Passed(NamedTuple):
@@ -95,7 +95,9 @@ class _CompiledAttention(torch.autograd.Function):
     def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor | None, ...]:
         query, key, value, bias, output, most, total, biases, first = ctx.saved_tensors
         q, k, v, o, grad_o = (with_dense_rows(each.float()) for each in (query, key, value, output, grad_output))
-        grads = torch.zeros_like(q), torch.empty_like(k), torch.empty_like(v)
+        # of inputs that overlap themselves, the likeness may have other strides
+        likes = torch.zeros_like(q), torch.empty_like(k), torch.empty_like(v)
+        grads = [with_dense_rows(like) for like in likes]
         call = _call_of(q, k, v, o, biases, ctx.scale)
         call.sinks = ctx.num_sinks
         call.most, call.total, call.first = (tensor.data_ptr() for tensor in (most, total, first))
@@ -121,11 +123,11 @@ def forward_pass(query: Tensor, key: Tensor, value: Tensor, bias: Tensor, *, sca
     dropped = q.new_empty(first.shape)
     call = _call_of(q, k, v, output, biases, scale)
     call.most, call.total, call.first, call.dropped = (each.data_ptr() for each in (most, total, first, dropped))
-    bounds = _Bounds.of(k, bias) if epsilon else None
+    bounds = _Bounds.of(k, bias) if epsilon and first.numel() else None
     if bounds:
         bounds.give_to(call, epsilon)
     _library().toeplitz_forward(ctypes.byref(call))
-    return Passed(output, most, total, biases, first, call.sinks, float(dropped.max()))
+    return Passed(output, most, total, biases, first, call.sinks, max(dropped.flatten().tolist(), default=0.0))
 
 
 def block_rows() -> int:
@@ -178,7 +180,8 @@ class _Bounds(NamedTuple):
         length, mean = torch.linalg.vector_norm(key, dim=-1), key.mean(2, keepdim=True)
         sinks = num_sinks(length)
         longest, centred = (running_max(each, sinks) for each in (length, torch.linalg.vector_norm(key - mean, dim=-1)))
-        return cls(_laid_out(log_tails(bias[:, : key.size(2)])), longest, centred, mean, sinks, float(length.amax()))
+        tails = _laid_out(log_tails(bias[:, : key.size(2)])[:, :-1])
+        return cls(tails, longest, centred, mean, sinks, float(length.amax()))
 
     def give_to(self, call: _Call, epsilon: float) -> None:
         """The call reads their memory."""
@@ -218,13 +221,13 @@ def _causal_pairs(query: Tensor, key: Tensor) -> int:
 
 def _left_out_pairs(passed: Passed, num_queries: int) -> int:
     """Those that were not computed."""
-    rows = torch.full((passed.first.size(2),), block_rows())
-    rows[-1] += num_queries - rows.sum()
+    before = block_rows() * torch.arange(passed.first.size(2))
+    rows = (num_queries - before).clamp(max=block_rows())
     return int(((passed.first - passed.num_sinks) * rows).sum())
 
 
 def _laid_out(by_distance: Tensor) -> Tensor:
-    """Biases or tails `[H, n]` as the kernel reads them: logarithms to base 2 in fp32, excluded ones on both sides."""
+    """Biases or tails `[H, K]` as the kernel reads them: logarithms to base 2 in fp32, excluded ones on both sides."""
     pad = _library().toeplitz_pad()
     in_base_2 = (by_distance.double() / math.log(2)).float().clamp(min=EXCLUDED)
     return functional.pad(in_base_2, (pad, pad), value=EXCLUDED)

@@ -4,6 +4,7 @@ A file is named after all that its code depends on, the processor too, since hom
 machines. It is written under another name and then moved into place, so that processes may build it at the same time.
 """
 
+import contextlib
 import ctypes
 import functools
 import hashlib
@@ -48,18 +49,28 @@ def load() -> ctypes.CDLL:
     sources = [path.read_text() for path in sorted(SOURCES.iterdir()) if path.is_file()]
     made_of = (*sources, *compiler, version, *FLAGS, _processor())
     name = hashlib.sha256("\0".join(made_of).encode()).hexdigest()[:32]
+    path = _cache() / f"{name}.so"
     try:
-        path = _cache() / f"{name}.so"
-        if not path.exists():
-            _compile(compiler, path)
-        return ctypes.CDLL(str(path))
+        if path.exists():
+            # one that is damaged is made anew
+            with contextlib.suppress(OSError):
+                return ctypes.CDLL(str(path))
+        _compile(compiler, path)
     except OSError as error:
         raise AbsentError(f"it cannot be kept in the cache of the user: {error}") from error
+    try:
+        return ctypes.CDLL(str(path))
+    except OSError as error:
+        raise AbsentError(f"what {compiler[0]} made of it does not load: {error}") from error
 
 
 def _compiler() -> list[str]:
     """The command of `$CXX`, or of the first compiler that there is."""
-    command = shlex.split(os.environ.get("CXX", ""))
+    named = os.environ.get("CXX", "")
+    try:
+        command = shlex.split(named)
+    except ValueError as error:
+        raise AbsentError(f"CXX={named} is no command: {error}") from error
     found = [shutil.which(name) for name in (command[:1] or COMPILERS)]
     paths = [path for path in found if path]
     if not paths:
@@ -68,8 +79,12 @@ def _compiler() -> list[str]:
 
 
 def _cache() -> Path:
-    home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    return Path(home) / "megatron_mep"
+    named = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    try:
+        # a relative path does not count, says the specification of the variable
+        return (named if named.is_absolute() else Path.home() / ".cache") / "megatron_mep"
+    except RuntimeError as error:
+        raise AbsentError(f"there is no place to keep it: {error}") from error
 
 
 def _processor() -> str:
@@ -90,10 +105,15 @@ def _compile(compiler: list[str], path: Path) -> None:
 
 def _output_of(command: list[str]) -> str:
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=True)
+        done = subprocess.run(
+            command, capture_output=True, encoding="utf-8", errors="replace", timeout=TIMEOUT_S, check=True
+        )
+    except OSError as error:
+        raise AbsentError(f"{command[0]} does not run: {error}") from error
     except subprocess.CalledProcessError as error:
-        said = (error.stderr or error.stdout or "").strip().splitlines()
-        told = said[0] if said else f"exit status {error.returncode}"
+        said = [*(error.stderr or error.stdout).strip().splitlines(), f"exit status {error.returncode}"]
+        # before the first error stands where it was included
+        told = next((line for line in said if "error" in line), said[0])
         raise AbsentError(f"{command[0]} does not compile it: {told}") from error
     except subprocess.TimeoutExpired as error:
         raise AbsentError(f"{command[0]} takes more than {TIMEOUT_S} s") from error

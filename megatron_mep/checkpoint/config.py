@@ -12,3 +12,5 @@ class CheckpointConfig(Config):
     """Steps between two checkpoints; 0 writes only the last."""
     keep: PositiveInt | None = None
     """How many of the newest checkpoints stay; all where absent."""
+    compare_replicas: bool = True
+    """Refuses to write where ranks that should hold a weight or moment alike, bit by bit, do not."""

@@ -1,7 +1,5 @@
 """Reading a checkpoint, at any layout."""
 
-from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,10 +9,11 @@ from megatron.core import dist_checkpointing
 from megatron.core.dist_checkpointing.validation import StrictHandling
 from torch import Tensor, nn
 
+from megatron_mep.checkpoint.contents import tensors_in
 from megatron_mep.checkpoint.files import verify
+from megatron_mep.checkpoint.manifest import Fault, faults
 from megatron_mep.checkpoint.progress import Progress, read_progress
 from megatron_mep.checkpoint.state import (
-    OPTIMIZER,
     Shapes,
     Sharded,
     moment,
@@ -34,9 +33,18 @@ if TYPE_CHECKING:
 
 def load_weights(folder: Path, model: nn.Module) -> None:
     """The checkpoint's weights into a model that is not under ZeRO, each cast to the type that it has there."""
-    _verified_by_all(folder)
+    verify(folder, _faults_found_by_all)
     template = template_of(model)
-    _refuse_another_model(shapes_of(template), folder)
+    _refuse_another_model(shapes_of(template), _shapes_in(folder), folder)
+    model.load_state_dict(_read({"model": template}, folder)["model"], strict=False)
+
+
+def load_learned_weights(folder: Path, model: nn.Module) -> None:
+    """The same for what was learned alone: constants stay as the model's own encoding states them."""
+    verify(folder, _faults_found_by_all)
+    template = {name: entry for name, entry in template_of(model).items() if isinstance(entry.data, nn.Parameter)}
+    learned = {tensor.name: tensor.shape for tensor in tensors_in(folder) if tensor.learned}
+    _refuse_another_model(shapes_of(template), learned, folder)
     model.load_state_dict(_read({"model": template}, folder)["model"], strict=False)
 
 
@@ -48,12 +56,13 @@ def load_training_state(folder: Path, engine: "DeepSpeedEngine", template: Shard
     The states of random generators are taken up at the layout they were written at; at another there is nothing that
     they would continue, and the generators stay as the run's seed left them.
     """
-    _verified_by_all(folder)
+    verify(folder, _faults_found_by_all)
     progress = read_progress(folder)
-    same_layout = (progress.tensor_size, progress.data_size) == (groups.tensor_size, groups.data_size)
+    written_at = progress.tensor_size, progress.context_size, progress.data_size
+    same_layout = written_at == (groups.tensor_size, groups.context_size, groups.data_size)
     model = engine.module
     state: dict[str, Any] = {"model": weights(template, _empty)}
-    _refuse_another_model(shapes_of(state["model"]), folder)
+    _refuse_another_model(shapes_of(state["model"]), _shapes_in(folder), folder)
     if same_layout:
         state["generators"] = sharded_generators(groups)
     loaded = _read(state, folder)
@@ -65,7 +74,7 @@ def load_training_state(folder: Path, engine: "DeepSpeedEngine", template: Shard
         values = _read({kind: moment(template, kind, _empty)}, folder)[kind]
         for name, parameter in model.named_parameters():
             restore_moment(parameter, kind, values.pop(name).to(groups.device), engine)
-    restore_step(engine, progress.step)
+    restore_step(engine, progress.updates)
     if same_layout:
         restore_generators(loaded["generators"])
     return progress
@@ -80,10 +89,12 @@ def _read(state: dict[str, Any], folder: Path) -> dict[str, Any]:
     return dist_checkpointing.load(state, str(folder), strict=StrictHandling.RAISE_UNEXPECTED)
 
 
-def _refuse_another_model(here: Shapes, folder: Path) -> None:
+def _shapes_in(folder: Path) -> Shapes:
+    return {tensor.name: tensor.shape for tensor in tensors_in(folder)}
+
+
+def _refuse_another_model(here: Shapes, there: Shapes, folder: Path) -> None:
     """Megatron-core tells other shapes by a traceback of every rank, and passes over weights that nothing asks for."""
-    stored = dist_checkpointing.load_tensors_metadata(str(folder))
-    there = {name: tuple(entry.global_shape) for name, entry in stored.items() if not name.startswith(OPTIMIZER)}
     differing = sorted(name for name in here.keys() | there.keys() if here.get(name) != there.get(name))
     if differing:
         first = differing[0]
@@ -96,18 +107,8 @@ def _told(shapes: Shapes, name: str) -> str:
     return str(list(shapes[name])) if name in shapes else "absent"
 
 
-def _verified_by_all(folder: Path) -> None:
-    """Checks a part of the files on each rank; what is wrong is raised on every rank."""
-    everyone: list[tuple[Mistake, ...]] = [()] * dist.get_world_size()
-    dist.all_gather_object(everyone, _mistakes_of(partial(verify, folder, dist.get_rank(), dist.get_world_size())))
-    mistakes = dict.fromkeys(mistake for part in everyone for mistake in part)
-    if mistakes:
-        raise CheckpointError(mistakes)
-
-
-def _mistakes_of(check: Callable[[], None]) -> tuple[Mistake, ...]:
-    try:
-        check()
-    except CheckpointError as error:
-        return error.mistakes
-    return ()
+def _faults_found_by_all(folder: Path) -> list[Fault]:
+    """Looks at a part of the files on each rank; what is wrong is known on every rank."""
+    everyone: list[list[Fault]] = [[]] * dist.get_world_size()
+    dist.all_gather_object(everyone, faults(folder, dist.get_rank(), dist.get_world_size()))
+    return list(dict.fromkeys(fault for part in everyone for fault in part))

@@ -14,7 +14,7 @@ class Progress:
     """Where training goes on."""
 
     step: int
-    """Optimizer steps done."""
+    """Optimizer steps done, skipped ones too."""
     consumed_samples: int
     """Training sequences seen on all ranks; the next batch starts there."""
     consumed_tokens: int
@@ -27,6 +27,19 @@ class Progress:
     """Tensor-parallel size of the writer."""
     data_size: int
     """Data-parallel size of the writer."""
+    context_size: int = 1
+    """Context-parallel size of the writer."""
+    skipped_steps: int = 0
+    """Steps without an update, of those done."""
+    loss_spikes: int = 0
+    """Steps whose loss was out of line, of those done."""
+    recent_losses: tuple[float, ...] = ()
+    """What the next losses are compared with, nats per token, oldest first."""
+
+    @property
+    def updates(self) -> int:
+        """How often the weights were updated."""
+        return self.step - self.skipped_steps
 
     def json(self) -> str:
         """The file's text."""
@@ -37,8 +50,9 @@ def read_progress(folder: Path) -> Progress:
     """The progress that a checkpoint states."""
     file = folder / FILE
     try:
-        return Progress(**json.loads(file.read_text(encoding="utf-8")))
-    except (OSError, ValueError, TypeError) as error:
+        stored = json.loads(file.read_text(encoding="utf-8"))
+        return Progress(**{**stored, "recent_losses": tuple(stored.get("recent_losses", ()))})
+    except (OSError, ValueError, TypeError, AttributeError) as error:
         raise CheckpointError(
             Mistake(str(file), None, f"cannot be read ({error})", "give a checkpoint that `mep train` wrote")
         ) from None

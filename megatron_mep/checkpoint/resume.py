@@ -12,6 +12,7 @@ from megatron_mep.config.errors import CheckpointError, Mistake
 LAYOUT = (
     "name",
     "runs",
+    "init_from",
     "data.folder",
     "data.num_threads",
     "data.index_folder",
@@ -30,8 +31,10 @@ LAYOUT = (
 )
 """What may differ without a word: where things lie, how the work is laid out, and what is only observed."""
 
-COURSE = ("training.steps", "training.schedule")
-"""What may differ and is told: a run can be made longer, and its learning rate then takes another course."""
+COURSE = ("training.steps", "training.schedule", "training.non_finite", "training.spike")
+"""What may differ and is told: a run can be made longer, its learning rate then takes another course, and steps that
+were skipped may be taken.
+"""
 
 
 Resolve = Callable[[Any], dict[str, Any]]
@@ -45,7 +48,7 @@ def check_continues(written: Path, resolved: dict[str, Any], resolve: Resolve) -
     written had what is its default today.
     """
     before = resolve(_run_file(written))
-    differing = [found for found in _differences(before, resolved, "") if not _within(found[0], LAYOUT)]
+    differing = [found for found in differences(before, resolved) if not _within(found[0], LAYOUT)]
     refused = [
         Mistake(key, now, f"was {then!r} when {written.parent} was written", "set it back, or give the run a new name")
         for key, then, now in differing
@@ -74,6 +77,15 @@ def check_tokenizer(reached: Progress, tokenizer_sha256: str, folder: Path) -> N
         )  # fmt: skip
 
 
+def differences(before: Any, now: Any, key: str = "") -> Iterator[tuple[str, Any, Any]]:
+    """Every key below `key` whose value is another one: the key, what it was and what it is."""
+    if isinstance(before, dict) and isinstance(now, dict):
+        for name in {**before, **now}:
+            yield from differences(before.get(name), now.get(name), f"{key}.{name}" if key else name)
+    elif before != now:
+        yield key, before, now
+
+
 def _run_file(file: Path) -> Any:
     try:
         return yaml.safe_load(file.read_text(encoding="utf-8"))
@@ -84,11 +96,3 @@ def _run_file(file: Path) -> Any:
 
 def _within(key: str, sections: tuple[str, ...]) -> bool:
     return any(key == section or key.startswith(f"{section}.") for section in sections)
-
-
-def _differences(before: Any, now: Any, key: str) -> Iterator[tuple[str, Any, Any]]:
-    if isinstance(before, dict) and isinstance(now, dict):
-        for name in {**before, **now}:
-            yield from _differences(before.get(name), now.get(name), f"{key}.{name}" if key else name)
-    elif before != now:
-        yield key, before, now

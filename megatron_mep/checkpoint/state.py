@@ -14,10 +14,13 @@ from megatron.core.dist_checkpointing.mapping import ShardedObject, ShardedTenso
 from megatron.core.dist_checkpointing.optimizer import make_sharded_optimizer_tensor
 from torch import Tensor, nn
 
+from megatron_mep.checkpoint.zero_state import MOMENTS
 from megatron_mep.parallel.groups import Groups
 
 OPTIMIZER = "optimizer."
 """What the keys of moments begin with; those of weights do not."""
+MOMENT_KEYS = tuple(f"{OPTIMIZER}{name}" for name in MOMENTS)
+"""What the keys of the moments of a weight begin with, each; a dot and the weight's key follow."""
 Sharded = dict[str, Any]
 Shapes = dict[str, tuple[int, ...]]
 """Shapes of tensors of the whole model, by their keys."""
@@ -64,8 +67,8 @@ def sharded_generators(groups: Groups) -> ShardedObject:
     return ShardedObject(
         key="random_generators",
         data=generator_states(),
-        global_shape=(groups.tensor_size, groups.data_size),
-        global_offset=(groups.tensor_rank, groups.data_rank),
+        global_shape=(groups.tensor_size, groups.data_size * groups.context_size),
+        global_offset=(groups.tensor_rank, groups.stream),
     )
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 
 @dataclass(frozen=True)
@@ -27,7 +28,9 @@ class Mistake:
 
 
 class UserError(Exception):
-    """A mistake of the user's, never of ours: the command line prints it without a traceback and exits with 2."""
+    """A mistake of the user's, never of ours: the command line prints it without a traceback."""
+
+    exit_code: ClassVar[int] = 2
 
     def __init__(self, mistakes: Mistake | Iterable[Mistake]) -> None:
         self.mistakes: tuple[Mistake, ...] = (mistakes,) if isinstance(mistakes, Mistake) else tuple(mistakes)
@@ -45,3 +48,9 @@ class DataError(UserError):
 
 class CheckpointError(UserError):
     """A checkpoint cannot be read, or belongs to another model."""
+
+
+class TrainingError(UserError):
+    """A run has come to numbers with which it cannot go on; started again as it is, it comes to the same ones."""
+
+    exit_code: ClassVar[int] = 3

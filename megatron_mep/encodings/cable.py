@@ -79,7 +79,10 @@ class CableSoftplus(KeyBias):
 
     def layer_weights(self, sizes: LayerSizes, generator: torch.Generator) -> dict[str, Weight]:
         """`decay` w, `[H, hidden_size]`, and `decay_bias` a, `[H]`."""
-        return {"decay": Weight(_normal(sizes, generator)), "decay_bias": Weight(torch.zeros(sizes.num_heads))}
+        return {
+            "decay": Weight(_normal(sizes, generator)),
+            "decay_bias": Weight(torch.zeros(sizes.num_heads, dtype=torch.float32)),
+        }
 
     def increments(self, hidden: Tensor, **weights: Tensor) -> Tensor:
         """f of every token, `[B, H, S]`."""
@@ -87,4 +90,4 @@ class CableSoftplus(KeyBias):
 
 
 def _normal(sizes: LayerSizes, generator: torch.Generator) -> Tensor:
-    return torch.randn(sizes.num_heads, sizes.hidden_size, generator=generator) * INIT_STD
+    return torch.randn(sizes.num_heads, sizes.hidden_size, generator=generator, dtype=torch.float32) * INIT_STD

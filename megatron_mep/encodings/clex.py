@@ -63,11 +63,13 @@ class Clex(Placed, Rotation, Sharable):
 
     def places(self, tokens: Tensor, training: bool) -> Tensor:
         """Where tokens stand, `[1, B, S]`."""
+        assert self.train_length is not None, "the training length fills it in"
         length = tokens.size(-1)
         place = torch.arange(length)
         if training:
             # drawn on the CPU, so that every device is given the same
-            stop = length * int(torch.randint(1, self.max_factor + 1, ()))
+            factor = int(torch.randint(1, self.max_factor + 1, ()))
+            stop = max(factor * self.train_length, length)
             between = torch.randperm(max(stop - 2, 0))[: max(length - 2, 0)].sort().values + 1
             place = torch.cat((torch.tensor([0]), between, torch.tensor([stop - 1])))[:length]
         return place.to(tokens.device).expand(1, *tokens.shape)

@@ -49,7 +49,8 @@ class Cope(Sharable, ScoreMix):
     def layer_weights(self, sizes: LayerSizes, generator: torch.Generator) -> dict[str, Weight]:  # noqa: ARG002
         """The table, `embedding [D, P]`."""
         assert self.num_positions is not None, "the table's length follows the training length: `resolved` fills it in"
-        return {"embedding": Weight(torch.zeros(sizes.head_size, self.num_positions), per_head=False)}
+        table = torch.zeros(sizes.head_size, self.num_positions, dtype=torch.float32)
+        return {"embedding": Weight(table, per_head=False)}
 
     def of_scores(
         self, scores: Tensor, query: Tensor, query_position: Tensor, key_position: Tensor, **weights: Tensor

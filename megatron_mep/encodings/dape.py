@@ -100,9 +100,11 @@ class AdaptedBias(ScoreMix):
         # what f reads of keys in the future is zero, or it would tell of them through their neighbours
         future = key_position > query_position[:, None]
         bias = self._bias(query_position, key_position, weights).to(scores.dtype).masked_fill(future, 0)
+        # as is the bias -inf of a key that the inner bias excludes, or all that f makes of it would be NaN
+        finite = bias.masked_fill(bias.isneginf(), 0)
         reach, num_keys = self.num_taps // 2, scores.size(-1)
         # hidden values beyond the last key are computed, as they are beyond any key that another follows
-        read = pad(torch.cat((scores, bias.expand_as(scores)), dim=1), (reach, 2 * reach))
+        read = pad(torch.cat((scores, finite.expand_as(scores)), dim=1), (reach, 2 * reach))
         activation = leaky_relu(_convolved(read, hidden) + hidden_bias[:, None, None])
         mixed = _convolved(pad(activation, (reach, 0)), outer)
         assert mixed.size(-1) == num_keys, f"{mixed.size(-1)} mixed scores of {num_keys} keys"
@@ -174,7 +176,7 @@ class DapeV2(AdaptedBias):
 
 def _uniform(generator: torch.Generator, num_inputs: int, *sizes: int) -> Tensor:
     """U(-1, 1) / sqrt(num_inputs)."""
-    return (2 * torch.rand(sizes, generator=generator) - 1) / math.sqrt(num_inputs)
+    return (2 * torch.rand(sizes, generator=generator, dtype=torch.float32) - 1) / math.sqrt(num_inputs)
 
 
 def _convolved(values: Tensor, taps: Tensor) -> Tensor:

@@ -87,7 +87,9 @@ class Fope(Rotation):
         thinned = _thinned(num_waves, num_turning)
         shape = (sizes.num_heads, num_waves, num_turning)
         return {
-            name: Weight(thinned + deviation * torch.randn(shape, generator=generator), learned=False)
+            name: Weight(
+                thinned + deviation * torch.randn(shape, generator=generator, dtype=torch.float32), learned=False
+            )
             for name in ("sin", "cos")
         }
 
@@ -113,7 +115,7 @@ class Fope(Rotation):
 
 def _thinned(num_waves: int, num_turning: int) -> Tensor:
     """Ones where pair m has wave m, or every second, third, ... wave where those are so many times too many."""
-    coefficients = torch.zeros(num_waves, num_turning)
+    coefficients = torch.zeros(num_waves, num_turning, dtype=torch.float32)
     step = math.ceil(num_waves / num_turning)
     chosen = torch.arange(0, num_waves, step)
     coefficients[chosen, torch.arange(len(chosen))] = 1

@@ -34,8 +34,9 @@ class Fox(KeyBias):
 
     def layer_weights(self, sizes: LayerSizes, generator: torch.Generator) -> dict[str, Weight]:
         """`gate` w, `[H, hidden_size]`, and `gate_bias` a, `[H]`."""
-        gate = torch.randn(sizes.num_heads, sizes.hidden_size, generator=generator) * INIT_STD
-        return {"gate": Weight(gate), "gate_bias": Weight(torch.full((sizes.num_heads,), self.initial_bias))}
+        gate = torch.randn(sizes.num_heads, sizes.hidden_size, generator=generator, dtype=torch.float32) * INIT_STD
+        gate_bias = torch.full((sizes.num_heads,), self.initial_bias, dtype=torch.float32)
+        return {"gate": Weight(gate), "gate_bias": Weight(gate_bias)}
 
     def increments(self, hidden: Tensor, **weights: Tensor) -> Tensor:
         """-log of every token's gate, `[B, H, S]`."""

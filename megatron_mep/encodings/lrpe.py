@@ -62,7 +62,7 @@ class Lrpe(Rotary):
         if self.transform != "householder":
             return {}
         shape = (sizes.num_heads, sizes.head_size) if self.vector_of_each_head else (sizes.head_size,)
-        vector = torch.randn(shape, generator=generator)
+        vector = torch.randn(shape, generator=generator, dtype=torch.float32)
         return {"v": Weight(vector, learned=self.vector == "learned", per_head=self.vector_of_each_head)}
 
     def series_size(self, head_size: int) -> int:

@@ -195,6 +195,21 @@ class RandomizedAbsolute(Randomized, Embedded):
     inner: AnyAbsolute = Sinusoidal()
     """The vectors."""
 
+    def mistakes(self, sizes: LayerSizes) -> list[Mistake]:
+        """A table that ends before the range does, besides."""
+        mistakes = super().mistakes(sizes)
+        told_apart = self.num_told_apart
+        if told_apart is not None and self.range and told_apart < self.range:
+            rule = f"must not be less than the range of {self.range} positions that training draws from"
+            remedy = "leave it out, or set range to no more"
+            mistakes.append(Mistake("inner.num_positions", told_apart, rule, remedy))
+        return mistakes
+
+    @property
+    def num_told_apart(self) -> int | None:
+        """As many as the inner encoding does."""
+        return self._absolute.num_told_apart
+
     def embedding_weights(self, sizes: LayerSizes, generator: torch.Generator) -> dict[str, Weight]:
         """Those of the inner encoding."""
         return self._absolute.embedding_weights(sizes, generator)

@@ -24,8 +24,9 @@ class Rpe3d(PairScores):
 
     Reconstructed: the two angles and the difference of phases are the paper's; the places from which other chunks are
     seen, the chunk size of 3/4 of the training length and the window of 1/16 of it are those of the released code.
-    That code gives no phase to neighbouring chunks (`phase_from: 2` here), and multiplies phases into keys more than
-    once, which is not followed.
+    That code gives no phase to neighbouring chunks (`phase_from: 2` here); it counts the phases of queries from the
+    chunk before, gives the keys of the first two chunks none, and multiplies phases into other keys more than once,
+    none of which is followed.
 
     Source: "3D-RPE: Enhancing Long-Context Modeling Through 3D Rotary Position Encoding", arXiv:2406.09897, and its
     released code.

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import Self
 
 import torch
+from pydantic import NonNegativeInt
 from torch import Tensor
 from torch.nn.functional import pad
 
@@ -16,7 +17,7 @@ from megatron_mep.encodings.placement import Placed
 class Segmented(Placed, Encoding):
     """An encoding that knows where segments end: with the tokens `ends`, each the last one of its segment."""
 
-    ends: tuple[int, ...] | None = None
+    ends: tuple[NonNegativeInt, ...] | None = None
     """Ids of the tokens that end a segment; by default those of the vocabulary whose text does."""
 
     @abstractmethod
@@ -26,6 +27,11 @@ class Segmented(Placed, Encoding):
     def reading(self, spellings: Sequence[bytes]) -> Self:
         """Itself, with the tokens that end a segment filled in unless they are stated."""
         if self.ends is not None:
+            known = tuple(token for token in self.ends if token < len(spellings))
+            if not known or known != self.ends:
+                rule = f"must name tokens of the vocabulary, ids from 0 to {len(spellings) - 1}, and at least one"
+                remedy = f"set it to {list(known)}" if known else "leave it out for those whose text ends a segment"
+                raise ConfigError(Mistake("model.encoding.ends", list(self.ends), rule, remedy))
             return self
         ends = tuple(token for token, spelling in enumerate(spellings) if self.ends_with(spelling))
         if not ends:

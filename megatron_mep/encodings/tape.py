@@ -53,11 +53,15 @@ class Tape(Carried):
         """`mix [H, H]`, `up [width, H]`, `gate [width, hidden_size]` and `down [H, width]`."""
 
         def drawn(rows: int, columns: int) -> Weight:
-            return Weight(self.init_std * torch.randn(rows, columns, generator=generator), per_head=False)
+            normal = torch.randn(rows, columns, generator=generator, dtype=torch.float32)
+            return Weight(self.init_std * normal, per_head=False)
+
+        def zeros(rows: int, columns: int) -> Weight:
+            return Weight(torch.zeros(rows, columns, dtype=torch.float32), per_head=False)
 
         return {
-            "mix": Weight(torch.zeros(sizes.num_heads, sizes.num_heads), per_head=False),
-            "up": Weight(torch.zeros(self.width, sizes.num_heads), per_head=False),
+            "mix": zeros(sizes.num_heads, sizes.num_heads),
+            "up": zeros(self.width, sizes.num_heads),
             "gate": drawn(self.width, sizes.hidden_size),
             "down": drawn(sizes.num_heads, self.width),
         }

@@ -89,6 +89,7 @@ class ModelFacts(Config):
     """Share of any query's softmax that attention was allowed to drop."""
     tensor_parallel: int
     data_parallel: int
+    context_parallel: int = 1
     version: str
     """Of this package."""
 

@@ -1,6 +1,5 @@
 """Tricks that change a bias: a flatter one, and one that keeps far keys above what softmax can hold."""
 
-import math
 from typing import ClassVar, Literal
 
 import torch
@@ -11,6 +10,7 @@ from megatron_mep.encodings.alibi import Alibi
 from megatron_mep.encodings.base import DistanceBias, Encoding, PositionBias
 from megatron_mep.encodings.mep import Mep
 from megatron_mep.extrapolation.base import Trick, changed, replaced
+from megatron_mep.extrapolation.window import WindowAlone
 
 
 class AlibiInterpolation(Trick):
@@ -46,10 +46,12 @@ class AlibiInterpolation(Trick):
 
 
 class BiasClamp(Trick):
-    """No bias is below `bound`: far keys keep a weight that bf16 can hold, where it would be lost as zero.
+    """No bias is below `bound`: far keys keep a weight, where it would be lost as zero.
 
-    The default is -133 ln 2 = -92.2, the logarithm of the least positive number in bf16. Distances that another trick
-    excludes stay excluded. A clamped bias does not decay: `model.attention_epsilon` then leaves out little.
+    Below -133 ln 2 = -92.2, the logarithm of the least positive number in bf16, a weight is lost whatever the others
+    are. One of e^-92 is kept and still counts for nothing unless scores make up for it, so a bound is stated, and not
+    taken to be that. Distances that another trick excludes stay excluded. A clamped bias does not decay:
+    `model.attention_epsilon` then leaves out little.
 
     Source: "When Attention Goes Blind", arXiv:2608.03994, its clamped bias; reconstructed from a summary.
     """
@@ -58,12 +60,12 @@ class BiasClamp(Trick):
     source: ClassVar[str] = "arXiv:2608.03994 (reconstructed)"
     formula: ClassVar[str] = "b -> max(b, bound)"
 
-    bound: float = Field(-133 * math.log(2), le=0)
-    """The least bias."""
+    bound: float = Field(le=0)
+    """The least bias, such as -8; one that no bias is below changes nothing."""
 
     def against(self, encoding: Encoding) -> str | None:
-        """It needs a bias."""
-        if isinstance(encoding, DistanceBias | PositionBias):
+        """It needs a bias that is more than a window."""
+        if isinstance(encoding, DistanceBias | PositionBias) and not isinstance(encoding, WindowAlone):
             return None
         return "needs a bias by distance or by positions"
 

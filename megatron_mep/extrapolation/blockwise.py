@@ -26,6 +26,7 @@ class Blockwise(RegionTrick):
     formula: ClassVar[str] = "keys with i // b - j // b <= 1"
     acts_on: ClassVar[tuple[type[Encoding], ...]] = (Rotation, DistanceBias, PairScores, Nope)
     needs: ClassVar[str] = "an encoding that acts on a pair by the places of its query and key, or nope"
+    moves: ClassVar[bool] = False
 
     block: int | None = Field(None, ge=1)
     """b; half the training length unless stated."""

@@ -33,9 +33,12 @@ class LogN(Trick):
         """It needs positions that count tokens, and scores that do not grow with them yet."""
         if isinstance(encoding, Placed):
             return "needs an encoding whose positions count tokens"
-        # under mesa the scores of the last chunk do so already
-        if getattr(encoding, "log_n", False):
-            return GROWN
+        # under mesa the scores of the last chunk do so already, whatever tricks came after it
+        inside: Encoding | None = encoding
+        while inside is not None:
+            if getattr(inside, "log_n", False):
+                return GROWN
+            inside = getattr(inside, "inner", None)
         factor = encoding.query_factor(torch.tensor([0.0, FAR]))
         if factor is not None and factor[0] != factor[1]:
             return GROWN

@@ -65,7 +65,8 @@ class Mesa(AnyRegionTrick):
         """A first and another chunk that are longer than what the model was trained on."""
         if self.chunk is None and train_length <= 2 * self.first:
             rule = f"must be less than half the training length {train_length}, which chunks are to fit beside it"
-            return [Mistake("first", self.first, rule, f"set it to {max(train_length // 20, 1)}, or state chunk too")]
+            few = f"set it to {max(train_length // 20, 1)}, or state chunk too"
+            return [Mistake("first", self.first, rule, few if train_length > 2 else "leave mesa out")]
         if self.chunk is not None and self.first + self.chunk > train_length:
             rule = f"must fit into the training length {train_length} beside the first={self.first} tokens"
             return [Mistake("chunk", self.chunk, rule, _shorter(train_length, self.first))]
@@ -132,4 +133,6 @@ def _shorter(train_length: int, first: int) -> str:
     """What to do where a chunk does not fit beside the first one."""
     if train_length > first:
         return f"set it to at most {train_length - first}"
+    if train_length < 2:
+        return "leave mesa out"
     return f"set first below {train_length}, and chunk to what is left"

@@ -14,6 +14,7 @@ from megatron_mep.encodings.placement import Embedded, Placed
 from megatron_mep.encodings.rotary import Rotary
 from megatron_mep.encodings.xpos import Xpos
 from megatron_mep.extrapolation.base import Trick, replaced
+from megatron_mep.extrapolation.window import Windowed
 
 
 class Region(NamedTuple):
@@ -107,11 +108,15 @@ class RegionTrick(Trick):
     """The kinds of encoding that it can move to other places."""
     needs: ClassVar[str] = "an encoding that turns queries and keys by their positions"
     """These kinds, in words."""
+    moves: ClassVar[bool] = True
+    """Whether pairs see each other from other places than their own."""
 
     def against(self, encoding: Encoding) -> str | None:
         """It moves queries and keys of a chunk, which must not turn by the length of what stands beside them."""
         if not isinstance(encoding, self.acts_on) or isinstance(encoding, Placed | Embedded):
             return f"needs {self.needs}"
+        if self.moves and isinstance(encoding, Windowed):
+            return "needs distances that no window counts, for it changes them: name the window after it"
         return "needs angles that follow from a position alone" if _turns_by_length(encoding) else None
 
     def put_on(self, encoding: Encoding, regions: type[R], **options: Any) -> R:

@@ -57,7 +57,9 @@ class CarryingLayer(TransformerLayer):
     def _initial(self, hidden: Tensor, first: int) -> Tensor:
         encoding: Carried = self.self_attention.core_attention.encoding
         length, num_samples, _ = hidden.shape
-        position = torch.arange(first, first + length, dtype=torch.float32, device=hidden.device)
+        context = self.self_attention.core_attention.context
+        stop = first + length * context.size
+        position = context.own(torch.arange(first, stop, dtype=torch.float32, device=hidden.device), 0)
         states = encoding.initial(position, self.config.kv_channels)
         states = states.to(torch.promote_types(hidden.dtype, states.dtype))
         return states[:, None, None].expand(-1, num_samples, self.config.num_attention_heads, -1)

@@ -18,20 +18,15 @@ from megatron_mep.attention.backend import Backend
 from megatron_mep.attention.key_bias import running_sum_of
 from megatron_mep.attention.step import Decoding
 from megatron_mep.attention.work import Work
-from megatron_mep.encodings.base import (
-    DistanceBias,
-    Encoding,
-    KeyBias,
-    LayerSizes,
-    PairScores,
-    PositionBias,
-    Rotation,
-    ScoreMix,
-)
+from megatron_mep.encodings.base import DistanceBias, Encoding, KeyBias, LayerSizes
 from megatron_mep.encodings.carried import Carried
-from megatron_mep.encodings.placement import Placed
 from megatron_mep.extrapolation.base import Remarked
 from megatron_mep.model.cache import Cache
+from megatron_mep.model.context_attention import Shared
+from megatron_mep.model.on_scores import Acting, acting_on_scores, of_heads
+from megatron_mep.model.turned import ByToken, positions, turned, turned_by_states
+from megatron_mep.parallel.config import Exchange
+from megatron_mep.parallel.context import Context
 from megatron_mep.parallel.tensor import EncodingWeights, generator_of, shared_by
 
 
@@ -40,6 +35,8 @@ class EncodedAttention(MegatronModule):
 
     Positions are counted from the keys' first, and queries stand at the end of the keys, whatever mask type Megatron
     asks for: with a cache of keys it passes `no_mask`, also for several queries. Keys are cached before they turn.
+
+    Where context ranks share the sequence, queries, keys and values are those of this rank's chunks.
     """
 
     def __init__(
@@ -54,6 +51,7 @@ class EncodedAttention(MegatronModule):
         *,
         encoding: Encoding,
         seed: int,
+        exchange: Exchange,
         training_backend: Backend,
         evaluation_backend: Backend,
     ) -> None:
@@ -63,9 +61,12 @@ class EncodedAttention(MegatronModule):
         tensor_group = pg_collection.tp
         assert not getattr(encoding, "across_heads", False) or tensor_group.size() == 1, "heads to mix are elsewhere"
         self._tensor_group = tensor_group
+        self.context = Context(pg_collection.cp)
+        """The ranks that share every sequence."""
         self.layer_number = layer_number
         self.encoding = encoding
         self.scale = softmax_scale or config.kv_channels**-0.5
+        self._shared = Shared(self.context, exchange) if self.context.size > 1 else None
         self.training_backend, self.evaluation_backend = training_backend, evaluation_backend
         self.work = Work()
         """What a backend that drops keys has counted."""
@@ -76,8 +77,10 @@ class EncodedAttention(MegatronModule):
         """Whether the next layer reads states that this one changes."""
         sizes = LayerSizes(config.num_attention_heads, config.hidden_size, config.kv_channels)
         declares = self.hands_on or not isinstance(encoding, Carried)
+        declared = encoding.layer_weights(sizes, generator_of(seed, layer_number)) if declares else {}
+        self._per_head = frozenset(name for name, weight in declared.items() if weight.per_head)
         self.encoding_weights: EncodingWeights | None = EncodingWeights(
-            encoding.layer_weights(sizes, generator_of(seed, layer_number)) if declares else {},
+            declared,
             sizes.num_heads,
             tensor_group.rank(),
             tensor_group.size(),
@@ -116,33 +119,26 @@ class EncodedAttention(MegatronModule):
         """
         assert attention_bias is None, "the encoding is the only bias"
         assert packed_seq_params is None, "packed documents are not masked here"
-        num_queries, num_keys = query.shape[0], key.shape[0]
-        position = self._positions(num_keys, attention_mask, query.device)
+        num_queries, num_keys = len(query), len(key)
+        position = positions(self.encoding, num_keys * self.context.size, attention_mask, query.device)
         weights = self.given_weights()
-        at_queries = position[..., num_keys - num_queries :]
-        if isinstance(self.encoding, Rotation):
-            if self.encoding.turns_heads_apart:
-                copies = query.shape[2] // key.shape[2]
-                key, value = (tensor.repeat_interleave(copies, dim=2) for tensor in (key, value))
-            query, key = (
-                self.encoding.turned(heads, at, **weights) for heads, at in ((query, at_queries), (key, position))
-            )
+        query, key, value = turned(self.encoding, (query, key, value), position, weights, self.context)
         if isinstance(self.encoding, Carried):
-            query, key, value = self._with_states(self.encoding, attention_mask, query, key, value)
-        factor = self.encoding.query_factor(at_queries)
-        if factor is not None:
-            query = (query * factor[:, None, None, None]).to(query.dtype)
+            query, key, value = turned_by_states(self.encoding, (query, key, value), attention_mask, self.hands_on)
+        if self._shared is not None:
+            context = self._with_other_ranks(self._shared, (query, key, value), position, attention_mask, weights)
+            return context.flatten(2)
         if num_queries == num_keys:
             self._decoding.forget()
-        acting = self._acting(position, num_queries, query.shape[2], attention_mask, weights)
-        by_head = [tensor.permute(1, 2, 0, 3) for tensor in (query, key, value)]
-        options: dict[str, Any] = {"scale": self.scale}
-        if self.backend.counts_work:
-            options["work"] = self.work
-        if self.backend.takes_bound and self.largest_score is not None and getattr(self.encoding, "keeps_norms", True):
-            bound = self.largest_score()
-            options["bound"] = bound if factor is None else bound * factor.abs().max()
         decodes = num_queries < num_keys and not torch.is_grad_enabled()
+        acting: Acting
+        if decodes and isinstance(self.encoding, DistanceBias):
+            of_distance = partial(of_heads, self.encoding, query.shape[2], weights)
+            acting = self._decoding.bias(of_distance, num_keys, position.device)
+        else:
+            acting = acting_on_scores(self.encoding, position, query.shape[2], attention_mask, weights)
+        by_head = [tensor.permute(1, 2, 0, 3) for tensor in (query, key, value)]
+        options = self._options(position[..., num_keys - num_queries :])
         if decodes and self.backend.step and self.backend.counts_work:
             self._decoding.note(by_head[1], num_queries)
         if decodes and self.backend.step and num_queries == 1:
@@ -157,6 +153,7 @@ class EncodedAttention(MegatronModule):
 
         The running sum of all K tokens, which are the cached ones and these, then the gain of each of these if there
         is one: `[B, H, K]` or `[B, H, K + Q]` in fp64. Gradients of the hidden states are those of all tensor ranks.
+        Of context ranks, each has the sums of all tokens, and the gains of the queries that it computes.
         """
         assert isinstance(self.encoding, KeyBias), f"{self.encoding.name} reads no hidden states"
         hidden = (
@@ -166,50 +163,38 @@ class EncodedAttention(MegatronModule):
         )
         weights = self.given_weights()
         increments, gain = self.encoding.increments(hidden, **weights), self.encoding.gain(hidden, **weights)
+        increments = self.context.gathered(increments, -1)
+        if gain is not None and self._shared is not None and self._shared.computes_all_queries:
+            gain = self.context.gathered(gain, -1)
         sums = running_sum_of(increments) if cache is None else cache.sums_with(increments, self.layer_number)
         return sums if gain is None else torch.cat((sums, gain.to(sums.dtype)), dim=-1)
 
-    def _with_states(
-        self, encoding: Carried, states: Tensor | None, query: Tensor, key: Tensor, value: Tensor
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries and keys turned by the states `[K, B, H, D]` of the keys, and values that end with these."""
-        assert states is not None, "the layer must be a CarryingLayer"
-        assert len(states) == len(key), f"states of {len(states)} of {len(key)} keys"
-        copies = query.shape[2] // key.shape[2]
-        key, value = (tensor.repeat_interleave(copies, dim=2) for tensor in (key, value))
-        query, key = encoding.turned(query, states[len(key) - len(query) :]), encoding.turned(key, states)
-        # as one value, so that both are averaged by the same weights, under dropout too
-        return query, key, torch.cat((value, states.to(value.dtype)), dim=-1) if self.hands_on else value
+    def _with_other_ranks(
+        self,
+        shared: Shared,
+        by_token: ByToken,
+        position: Tensor,
+        read: Tensor | None,
+        weights: dict[str, Tensor],
+    ) -> Tensor:
+        """The contexts `[S / N, B, H, E]` of queries, keys and values of this context rank."""
+        heads = shared.heads(by_token[0].shape[2])
+        own = {name: weight[heads] if name in self._per_head else weight for name, weight in weights.items()}
+        if isinstance(self.encoding, KeyBias) and read is not None:
+            read = read[:, heads]
+        acting = acting_on_scores(self.encoding, position, heads.stop - heads.start, read, own)
+        with self._dropout_stream():
+            return shared.attended(*by_token, acting, partial(self.backend.attend, **self._options(position)))
 
-    def _positions(self, num_keys: int, places: Tensor | None, device: torch.device) -> Tensor:
-        """Those of all keys: `[K]`, or `[T, B, K]` where the encoding is `Placed`."""
-        if not isinstance(self.encoding, Placed):
-            return torch.arange(num_keys, dtype=torch.float32, device=device)
-        assert places is not None, "the model must be built as an EncodedGPT"
-        assert places.size(-1) == num_keys, f"places of {places.size(-1)} of {num_keys} keys"
-        return places.to(torch.float32)
-
-    def _acting(
-        self, position: Tensor, num_queries: int, num_heads: int, read: Tensor | None, weights: dict[str, Tensor]
-    ) -> Tensor | Callable[..., Tensor] | tuple[Any, ...] | None:
-        """What the backend is given beside queries, keys and values."""
-        match self.encoding:
-            case DistanceBias() if num_queries < len(position) and not torch.is_grad_enabled():
-                of_distance = partial(_of_heads, self.encoding, num_heads, weights)
-                return self._decoding.bias(of_distance, len(position), position.device)
-            case DistanceBias():
-                return _of_heads(self.encoding, num_heads, weights, position)
-            case PositionBias():
-                return partial(self.encoding.of_positions, **weights)
-            case ScoreMix():
-                return partial(self.encoding.of_scores, **weights)
-            case PairScores():
-                return partial(_pairs, self.encoding.at_length(position.size(-1)), position, weights)
-            case KeyBias():
-                assert read is not None, "the layer must be built with ReadingAttention"
-                num_keys = len(position)
-                return read[..., :num_keys], read[..., num_keys:] if read.size(-1) > num_keys else None
-        return None
+    def _options(self, at_queries: Tensor) -> dict[str, Any]:
+        """What the backend is told beside what it computes with, for queries at some of these positions."""
+        options: dict[str, Any] = {"scale": self.scale}
+        if self.backend.counts_work:
+            options["work"] = self.work
+        if self.backend.takes_bound and self.largest_score is not None and getattr(self.encoding, "keeps_norms", True):
+            bound, factor = self.largest_score(), self.encoding.query_factor(at_queries)
+            options["bound"] = bound if factor is None else bound * factor.abs().max()
+        return options
 
     @property
     def backend(self) -> Backend:
@@ -222,28 +207,10 @@ class EncodedAttention(MegatronModule):
         told = self.encoding.name
         if isinstance(self.encoding, Remarked):
             told += f" ({self.encoding.remark(self.config.kv_channels)})"
-        return f"{told}, causal mask, {self.backend.name} attention ({self.backend.reason})"
+        shared = f"{self._shared.told}, " if self._shared is not None else ""
+        return f"{told}, causal mask, {shared}{self.backend.name} attention ({self.backend.reason})"
 
     def _dropout_stream(self) -> AbstractContextManager[None]:
         """Where attention dropout draws: in the default stream all tensor ranks would drop alike, in other heads."""
         drops = self.training and self.config.attention_dropout > 0
         return get_cuda_rng_tracker().fork() if drops else nullcontext()
-
-
-def _of_heads(encoding: DistanceBias, num_heads: int, weights: dict[str, Tensor], distance: Tensor) -> Tensor:
-    """The biases `[H, *distance.shape]` of all heads of this rank."""
-    return encoding.of_distance(distance, **weights).expand(num_heads, *distance.shape)
-
-
-def _pairs(
-    encoding: PairScores,
-    position: Tensor,
-    weights: dict[str, Tensor],
-    query: Tensor,
-    key: Tensor,
-    query_index: Tensor,
-    key_index: Tensor,
-) -> Tensor:
-    """The scores of some of the queries and keys that stand at `position [K]` or `[T, B, K]`."""
-    position = position.to(query.dtype)
-    return encoding.of_pairs(query, key, position[..., query_index], position[..., key_index], **weights)

@@ -19,14 +19,20 @@ def padded_vocabulary(vocabulary_size: int, tensor_size: int) -> int:
     return -(-vocabulary_size // multiple) * multiple
 
 
-def num_parameters(model: ModelConfig, vocabulary_size: int) -> int:
-    """Trained weights of the whole model with a (padded) vocabulary of `vocabulary_size`."""
+def num_parameters(model: ModelConfig, vocabulary_size: int, tensor_size: int = 1) -> int:
+    """Trained weights with a (padded) vocabulary of `vocabulary_size`: of the whole model, or of one tensor rank."""
     embeddings = vocabulary_size * model.hidden_size * (1 if model.tied_embeddings else 2)
     per_dimension = 2 if model.norm == "layernorm" else 1
     norm, head_norm = per_dimension * model.hidden_size, per_dimension * model.head_size
     norms = 2 * norm + (2 * head_norm if model.qk_norm else 0)
-    layer = sum(rows * columns + (rows if model.linear_bias else 0) for rows, columns in _matrices(model))
-    return embeddings + norm + model.num_layers * (layer + norms) + _encoding_weights(model)
+    matrices = _matrices(model)
+    divided, whole = sum(rows * columns for rows, columns in matrices), norms
+    if model.linear_bias:
+        # every second matrix puts out the residual stream, which each rank has whole, and its bias with it
+        divided += sum(rows for rows, _ in matrices[::2])
+        whole += sum(rows for rows, _ in matrices[1::2])
+    layers = model.num_layers * (divided // tensor_size + whole)
+    return embeddings // tensor_size + norm + layers + _encoding_weights(model, tensor_size)
 
 
 def flops_per_token(model: ModelConfig, vocabulary_size: int, seq_length: int) -> float:
@@ -38,6 +44,12 @@ def flops_per_token(model: ModelConfig, vocabulary_size: int, seq_length: int) -
     """
     matrices = model.num_layers * sum(rows * columns for rows, columns in _matrices(model))
     return 6.0 * (matrices + vocabulary_size * model.hidden_size + model.num_layers * seq_length * model.hidden_size)
+
+
+def flops_per_token_of_all_scores(model: ModelConfig, vocabulary_size: int, seq_length: int) -> float:
+    """The same with the non-causal convention, that of "PaLM": attention counts masked scores too."""
+    causal = flops_per_token(model, vocabulary_size, seq_length)
+    return causal + 6.0 * model.num_layers * seq_length * model.hidden_size
 
 
 def _matrices(model: ModelConfig) -> list[tuple[int, int]]:
@@ -52,16 +64,18 @@ def _matrices(model: ModelConfig) -> list[tuple[int, int]]:
     ]
 
 
-def _encoding_weights(model: ModelConfig) -> int:
+def _encoding_weights(model: ModelConfig, tensor_size: int) -> int:
     encoding, sizes = model.encoding, LayerSizes(model.num_attention_heads, model.hidden_size, model.head_size)
     sets = 1 if isinstance(encoding, Sharable) and encoding.shared_by_layers else model.num_encoded_layers
     if isinstance(encoding, Carried):
         sets -= 1  # the last layer hands no states on
-    count = sets * _learned(encoding.layer_weights(sizes, torch.Generator()))
+    count = sets * _learned(encoding.layer_weights(sizes, torch.Generator()), tensor_size)
     if isinstance(encoding, Embedded):
-        count += _learned(encoding.embedding_weights(sizes, torch.Generator()))
+        count += _learned(encoding.embedding_weights(sizes, torch.Generator()), tensor_size)
     return count
 
 
-def _learned(weights: dict[str, Weight]) -> int:
-    return sum(weight.value.numel() for weight in weights.values() if weight.learned)
+def _learned(weights: dict[str, Weight], tensor_size: int) -> int:
+    return sum(
+        weight.value.numel() // (tensor_size if weight.per_head else 1) for weight in weights.values() if weight.learned
+    )

@@ -9,6 +9,7 @@ from torch import Tensor
 from megatron_mep.encodings.base import Encoding
 from megatron_mep.encodings.placement import Embedded, Placed
 from megatron_mep.model.cache import Cache
+from megatron_mep.parallel.context import Context
 from megatron_mep.parallel.tensor import EncodingWeights
 
 
@@ -17,6 +18,9 @@ class EncodedGPT(GPTModel):
 
     To the layers they go in the place of the attention mask, which a causal decoder has no use for: as an argument of
     every layer they are there when activations are computed again.
+
+    Where context ranks share the sequence, all of them give the whole of it and get the whole result: its tokens are
+    divided here, and put together again. Gradients of weights are to be averaged over them.
     """
 
     def __init__(self, *args: Any, encoding: Encoding, **options: Any) -> None:
@@ -25,6 +29,7 @@ class EncodedGPT(GPTModel):
         # Megatron-core's own table has no row; what stands in its place comes after
         super().__init__(*args, position_embedding_type=added, max_sequence_length=0, **options)
         self.encoding = encoding
+        self.context = Context(self.pg_collection.cp)
 
     def forward(
         self,
@@ -32,28 +37,37 @@ class EncodedGPT(GPTModel):
         position_ids: None = None,
         attention_mask: None = None,
         *args: Any,
+        labels: Tensor | None = None,
         inference_context: Cache | None = None,
         **options: Any,
     ) -> Tensor:
         """Tokens `[B, S]` as Megatron-core takes them; positions and mask are the encoding's to say."""
         assert position_ids is None, "the encoding says where tokens are"
         assert attention_mask is None, "the causal mask is the only one"
+        assert inference_context is None or self.context.size == 1, "a single token does not divide over context ranks"
         first = 0 if inference_context is None else inference_context.sequence_len_offset
         places = self._places(input_ids, inference_context)
         position = torch.arange(first, first + input_ids.size(1), device=input_ids.device)
         if places is not None:
             position = places[..., first:]
         result: Tensor = super().forward(
-            input_ids, position, places, *args, inference_context=inference_context, **options
+            self.context.own(input_ids, 1),
+            self.context.own(position, -1),
+            places,
+            *args,
+            labels=None if labels is None else self.context.own(labels, 1),
+            inference_context=inference_context,
+            **options,
         )
-        return result
+        return self.context.whole(result, 1)
 
     def _places(self, input_ids: Tensor, cache: Cache | None) -> Tensor | None:
         """Those of the tokens and of all that are cached, `[T, B, K]`; `None` where they follow in order."""
         if not isinstance(self.encoding, Placed):
             return None
         tokens = input_ids if cache is None else cache.tokens_with(input_ids)
-        return self.encoding.places(tokens, self.training)
+        # what is drawn is drawn by one rank: the streams of context ranks differ
+        return self.context.from_first(self.encoding.places(tokens, self.training))
 
 
 class AddedVectors(torch.nn.Module):

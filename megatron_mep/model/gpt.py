@@ -7,12 +7,14 @@ import torch
 from megatron.core.transformer.transformer_config import TransformerConfig
 from torch.distributed import ProcessGroup
 
+from megatron_mep.config.errors import ConfigError
 from megatron_mep.encodings.base import LayerSizes, Sharable
 from megatron_mep.encodings.carried import Carried
 from megatron_mep.encodings.placement import Embedded
 from megatron_mep.model.config import ModelConfig
 from megatron_mep.model.count import padded_vocabulary
 from megatron_mep.model.encoded_gpt import AddedVectors, EncodedGPT
+from megatron_mep.model.exchange import exchange_mistakes
 from megatron_mep.model.in_force import encoded_layers
 from megatron_mep.model.layer_spec import decoder_spec
 from megatron_mep.model.norm import largest_score
@@ -37,11 +39,14 @@ def build_model(
     and then sliced, and encodings draw from generators of their own: runs that differ in layout or encoding alone
     start from the same weights.
     """
+    mistakes = list(exchange_mistakes(model, parallel))
+    if mistakes:
+        raise ConfigError(mistakes)
     torch.manual_seed(seed)
     built = EncodedGPT(
         encoding=model.encoding,
         config=_transformer_config(model, parallel, recompute),
-        transformer_layer_spec=decoder_spec(model, seed, dtype),
+        transformer_layer_spec=decoder_spec(model, parallel, seed, dtype),
         vocab_size=padded_vocabulary(vocabulary_size, parallel.tensor),
         share_embeddings_and_output_weights=model.tied_embeddings,
     )
@@ -96,6 +101,7 @@ def _transformer_config(model: ModelConfig, parallel: ParallelConfig, recompute:
         or isinstance(model.encoding, Carried)
         or getattr(model.encoding, "shared_by_layers", False),
         tensor_model_parallel_size=parallel.tensor,
+        context_parallel_size=parallel.context,
         sequence_parallel=parallel.sequence,
         recompute_granularity=None if recompute == "none" else recompute,
         recompute_method="uniform" if recompute == "full" else None,

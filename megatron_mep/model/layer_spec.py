@@ -11,34 +11,40 @@ from megatron.core.transformer.spec_utils import ModuleSpec
 from megatron.core.transformer.transformer_block import TransformerBlockSubmodules
 from megatron.core.transformer.transformer_layer import TransformerLayer, TransformerLayerSubmodules
 
-from megatron_mep.attention.choose import Backend, choose
 from megatron_mep.encodings.base import Encoding, KeyBias
 from megatron_mep.encodings.carried import Carried
 from megatron_mep.encodings.nope import Nope
 from megatron_mep.model.carrying_layer import CarryingLayer, ContextProjection
 from megatron_mep.model.config import ModelConfig
 from megatron_mep.model.core_attention import EncodedAttention
+from megatron_mep.model.exchange import attention_backend
 from megatron_mep.model.norm import HeadNorm, Norm
 from megatron_mep.model.reading_attention import ReadingAttention
+from megatron_mep.parallel.config import ParallelConfig
 
 
-def decoder_spec(model: ModelConfig, seed: int, dtype: torch.dtype) -> TransformerBlockSubmodules:
+def decoder_spec(
+    model: ModelConfig, parallel: ParallelConfig, seed: int, dtype: torch.dtype
+) -> TransformerBlockSubmodules:
     """The layers and the final norm, with the model's encoding in every layer's core attention.
 
     `dtype` is the type in which queries, keys and values will come.
     """
-    encoded, bare = (_layer_spec(model, encoding, seed, dtype) for encoding in (model.encoding, Nope()))
+    encoded, bare = (_layer_spec(model, encoding, parallel, seed, dtype) for encoding in (model.encoding, Nope()))
     layers = [bare if number in model.nope_layers else encoded for number in range(1, model.num_layers + 1)]
     return TransformerBlockSubmodules(layer_specs=layers, layer_norm=Norm)
 
 
-def _layer_spec(model: ModelConfig, encoding: Encoding, seed: int, dtype: torch.dtype) -> ModuleSpec:
+def _layer_spec(
+    model: ModelConfig, encoding: Encoding, parallel: ParallelConfig, seed: int, dtype: torch.dtype
+) -> ModuleSpec:
     # chosen ahead of the layers: Megatron-core tells an error of theirs in words of its own
     attention = {
         "encoding": encoding,
         "seed": seed,
-        "training_backend": _backend(model, encoding, dtype, training=True),
-        "evaluation_backend": _backend(model, encoding, dtype, training=False),
+        "exchange": parallel.context_exchange,
+        "training_backend": attention_backend(model, encoding, parallel, dtype, training=True),
+        "evaluation_backend": attention_backend(model, encoding, parallel, dtype, training=False),
     }
     head_norm = HeadNorm if model.qk_norm else IdentityOp
     carried = isinstance(encoding, Carried)
@@ -65,17 +71,4 @@ def _layer_spec(model: ModelConfig, encoding: Encoding, seed: int, dtype: torch.
             ),
             mlp_bda=get_bias_dropout_add,
         ),
-    )
-
-
-def _backend(model: ModelConfig, encoding: Encoding, dtype: torch.dtype, training: bool) -> Backend:
-    return choose(
-        encoding,
-        device_type="cuda" if torch.cuda.is_available() else "cpu",
-        dtype=dtype,
-        head_size=model.head_size,
-        training=training,
-        dropout=model.attention_dropout,
-        epsilon=model.attention_epsilon,
-        backend=model.attention_backend,
     )

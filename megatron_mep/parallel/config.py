@@ -1,10 +1,16 @@
 """The `parallel` section of a run file: over how many processes each axis of the work is divided."""
 
+import math
+from typing import Literal
+
 from pydantic import PositiveInt, ValidationInfo, field_validator
 from pydantic_core import PydanticCustomError
 
 from megatron_mep.config.base import Config
 from megatron_mep.config.errors import ConfigError, Mistake
+
+Exchange = Literal["all_gather", "ulysses", "ring"]
+"""How the processes of `context` bring queries and keys together."""
 
 
 class ParallelConfig(Config):
@@ -15,7 +21,13 @@ class ParallelConfig(Config):
     sequence: bool = False
     """Divides the activations between the shared layers over the tensor processes too, along the sequence."""
     context: PositiveInt = 1
-    """Processes that share every sequence."""
+    """Processes that share every sequence, each with one chunk from its front and one from its end."""
+    context_exchange: Exchange = "all_gather"
+    """How attention meets the chunks of others where context > 1.
+
+    `all_gather` collects all keys and values on every process, and serves every encoding. `ulysses` gives each process
+    the whole sequence in some of the heads. `ring` passes keys and values around, so that no process holds all of them.
+    """
     pipeline: PositiveInt = 1
     """Processes that share the layers, each with some of them."""
 
@@ -26,12 +38,12 @@ class ParallelConfig(Config):
             raise PydanticCustomError("sequence", "needs tensor > 1, whose processes it divides the sequence over")
         return sequence
 
-    @field_validator("context", "pipeline")
+    @field_validator("pipeline")
     @classmethod
     def _not_available(cls, size: int) -> int:
         if size > 1:
             raise PydanticCustomError(
-                "not_available", "must be 1: context and pipeline parallelism are not available in this version"
+                "not_available", "must be 1: pipeline parallelism is not available in this version"
             )
         return size
 
@@ -40,19 +52,37 @@ class ParallelConfig(Config):
         """Processes that hold one copy of the model together."""
         return self.tensor * self.context * self.pipeline
 
+    @property
+    def sequence_multiple(self) -> int:
+        """What the length of every sequence must be a multiple of, to be divided evenly over the processes."""
+        chunks = 2 * self.context if self.context > 1 else 1
+        return math.lcm(chunks, self.context * self.tensor if self.sequence else 1)
+
+    @property
+    def dividing(self) -> str:
+        """What divides sequences so, in the words of a rule."""
+        under = [f"parallel.tensor={self.tensor} and parallel.sequence"] if self.sequence else []
+        under += [f"parallel.context={self.context}, whose ranks have two chunks each"] if self.context > 1 else []
+        return f"under {' and '.join(under)}"
+
     def data(self, world_size: int) -> int:
         """Copies of the model that a world of `world_size` processes trains on different data."""
         if world_size % self.model:
-            divisors = [size for size in range(1, world_size + 1) if world_size % size == 0]
-            nearest = min(divisors, key=lambda size: abs(size - self.tensor))
-            below = world_size - world_size % self.model
-            sizes = " or ".join(str(size) for size in (below, below + self.model) if size)
-            raise ConfigError(
-                Mistake(
-                    key="parallel.tensor",
-                    value=self.tensor,
-                    rule=f"must divide the world size {world_size}",
-                    remedy=f"set it to {nearest}, or start {sizes} processes",
-                )
-            )
+            raise ConfigError(self._indivisible(world_size))
         return world_size // self.model
+
+    def _indivisible(self, world_size: int) -> Mistake:
+        below = world_size - world_size % self.model
+        sizes = " or ".join(str(size) for size in (below, below + self.model) if size)
+        key, size, others = "parallel.tensor", self.tensor, self.model // self.tensor
+        if self.context > 1 and world_size % self.tensor == 0:
+            key, size, others = "parallel.context", self.context, self.model // self.context
+        fitting = [each for each in range(1, world_size + 1) if world_size % (each * others) == 0]
+        nearest = [f"set it to {min(fitting, key=lambda each: abs(each - size))}"] if fitting else []
+        beside = f", times {others} of the other axes," if others > 1 else ""
+        return Mistake(
+            key=key,
+            value=size,
+            rule=f"must{beside} divide the world size {world_size}",
+            remedy=", or ".join([*nearest, f"start {sizes} processes"]),
+        )

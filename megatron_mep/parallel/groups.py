@@ -20,19 +20,33 @@ DEFAULT_TIMEOUT_S = 1800.0
 
 @dataclass(frozen=True)
 class Groups:
-    """This process's place on every axis of the mesh; rank = data_rank * tensor_size + tensor_rank."""
+    """This process's place on every axis of the mesh.
+
+    rank = (data_rank * context_size + context_rank) * tensor_size + tensor_rank
+    """
 
     rank: int
     world_size: int
     tensor_rank: int
     """Which part of every layer is here: with H heads, heads `[tensor_rank * H / tensor_size, ...)`."""
     tensor_size: int
+    context_rank: int
+    """Which part of every sequence is here; see `Context`."""
+    context_size: int
     data_rank: int
     """Which part of every batch is here."""
     data_size: int
     tensor_group: ProcessGroup
+    context_group: ProcessGroup
     data_group: ProcessGroup
+    weights_group: ProcessGroup
+    """The processes that hold the same weights: those of the context and of the data axis together."""
     device: torch.device
+
+    @property
+    def stream(self) -> int:
+        """The number of this process's random stream: tensor ranks share one, all others draw apart."""
+        return self.data_rank * self.context_size + self.context_rank
 
 
 def initialize(
@@ -60,6 +74,7 @@ def initialize(
     assert distributed.get_world_size() == environment.world_size, "the environment is not that of the default group"
     parallel_state.initialize_model_parallel(
         tensor_model_parallel_size=parallel.tensor,
+        context_parallel_size=parallel.context,
         distributed_timeout_minutes=timeout_s / 60,
         create_gloo_process_groups=False,
     )
@@ -69,10 +84,14 @@ def initialize(
         world_size=environment.world_size,
         tensor_rank=parallel_state.get_tensor_model_parallel_rank(),
         tensor_size=parallel.tensor,
+        context_rank=parallel_state.get_context_parallel_rank(),
+        context_size=parallel.context,
         data_rank=parallel_state.get_data_parallel_rank(),
         data_size=data_size,
         tensor_group=parallel_state.get_tensor_model_parallel_group(),
+        context_group=parallel_state.get_context_parallel_group(),
         data_group=parallel_state.get_data_parallel_group(),
+        weights_group=parallel_state.get_data_parallel_group(with_context_parallel=True),
         device=device,
     )
 

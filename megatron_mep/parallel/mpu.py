@@ -14,6 +14,10 @@ class ModelParallelUnit:
 
     Its "model parallel" group holds one copy of the model: it sums the squared gradient norm over it, in which a
     weight that every rank holds whole counts once. Here that is the tensor group.
+
+    Its "data parallel" group is that over which ZeRO parts the weights and averages gradients: all processes that hold
+    the same weights, those of the context and of the data axis. DeepSpeed knows a sequence axis of its own, over which
+    gradients are summed, but ZeRO 3 parts weights and reduces gradients without it.
     """
 
     groups: Groups
@@ -55,17 +59,17 @@ class ModelParallelUnit:
         return 1
 
     def get_data_parallel_rank(self) -> int:
-        """Rank among the copies of the model."""
-        return self.groups.data_rank
+        """Rank among the processes that hold the same weights."""
+        return self.groups.weights_group.rank()
 
     def get_data_parallel_world_size(self) -> int:
-        """Copies of the model."""
-        return self.groups.data_size
+        """Processes that hold the same weights."""
+        return self.groups.weights_group.size()
 
     def get_data_parallel_group(self) -> ProcessGroup:
-        """The processes that hold the same part of the model's copies."""
-        return self.groups.data_group
+        """The processes that hold the same weights."""
+        return self.groups.weights_group
 
     def get_data_parallel_group_ranks(self) -> list[int]:
-        """The global ranks of the data-parallel group."""
-        return distributed.get_process_group_ranks(self.groups.data_group)
+        """The global ranks of these processes."""
+        return distributed.get_process_group_ranks(self.groups.weights_group)

@@ -32,8 +32,14 @@ def _told(trick: dict[str, Any], rivals: Sequence[dict[str, Any]]) -> str:
         if (option == options[0] and trick[option] is not None)
         or any(rival.get(option) != trick[option] for rival in rivals)
     ]
-    return " ".join([trick["name"], *(f"{option} {_value(trick[option])}" for option in shown)])
+    told = (f"{option} {_value(trick[option], [rival.get(option) for rival in rivals])}" for option in shown)
+    return " ".join([trick["name"], *told])
 
 
-def _value(value: Any) -> str:
-    return f"{value:g}" if isinstance(value, float) else "none" if value is None else str(value)
+def _value(value: Any, others: Sequence[Any]) -> str:
+    """In as few digits as tell it from the other values."""
+    if not isinstance(value, float):
+        return "none" if value is None else str(value)
+    short = f"{value:g}"
+    alike = any(isinstance(other, float) and other != value and f"{other:g}" == short for other in others)
+    return str(value) if alike else short

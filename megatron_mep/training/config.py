@@ -70,6 +70,25 @@ class OptimizerConfig(Config):
     """Largest norm of the gradient of all weights; 0 leaves it as it is."""
 
 
+class NonFiniteConfig(Config):
+    """A step whose loss or gradient norm is NaN or infinite is skipped: nothing but its batch and its rate is spent."""
+
+    max_consecutive: PositiveInt = 10
+    """Skipped steps in a row, for whatever reason, that end the run."""
+
+
+class SpikeConfig(Config):
+    """Tells the steps whose loss lies far above those before."""
+
+    window: int = Field(128, ge=8)
+    """Steps whose losses are compared with, spikes included; the watch begins when half of them are there."""
+    deviations: PositiveFloat = 8.0
+    """Distance above their median at which a loss is a spike, in standard deviations as their median absolute deviation
+    shows them, of 0.1 % of the median at least."""
+    skip: bool = False
+    """Skips the step of a spike, as one that is not finite."""
+
+
 class TrainingConfig(Config):
     """Length, batch, steps, precision and optimizer."""
 
@@ -91,13 +110,18 @@ class TrainingConfig(Config):
     """Learning rates, moments, weight decay and clipping."""
     schedule: AnySchedule = Cosine()
     """The learning rate's course over the steps."""
+    non_finite: NonFiniteConfig = NonFiniteConfig()
+    """What becomes of steps with numbers that are not finite."""
+    spike: SpikeConfig = SpikeConfig()
+    """What becomes of steps whose loss is out of line."""
 
 
 class LoggingConfig(Config):
     """What a run tells while it goes on."""
 
     interval: PositiveInt = 10
-    """Steps between two lines of progress and two points in TensorBoard and metrics.jsonl; a validation adds one."""
+    """Steps between two lines of progress and two points in TensorBoard and metrics.jsonl; a validation, a skipped step
+    and a spike add one."""
     tensorboard: bool = True
     """Writes TensorBoard events into the run's folder."""
     peak_tflops: PositiveFloat | None = None

@@ -12,13 +12,11 @@ from megatron_mep.parallel.mpu import ModelParallelUnit
 from megatron_mep.training.config import TrainingConfig
 from megatron_mep.training.parameter_groups import parameter_groups
 from megatron_mep.training.precision import dtype_of
-
-LARGEST_BUCKET = 500_000_000
-"""Gradients that are reduced over the data-parallel ranks in one go; DeepSpeed's default."""
+from megatron_mep.training.zero import LARGEST_BUCKET
 
 
 def build_engine(model: nn.Module, training: TrainingConfig, groups: Groups) -> deepspeed.DeepSpeedEngine:
-    """The model in its training precision under ZeRO, its gradients averaged over data-parallel ranks.
+    """The model in its training precision under ZeRO, its gradients averaged over the ranks that hold the same weights.
 
     The caller owns the global batch: it calls `backward` for each micro-batch and `step` once.
     """
@@ -48,7 +46,7 @@ def _deepspeed_config(training: TrainingConfig, groups: Groups, num_weights: int
     bucket = min(LARGEST_BUCKET, num_weights)
     return {
         "train_micro_batch_size_per_gpu": training.micro_batch_size,
-        "train_batch_size": training.micro_batch_size * groups.data_size,
+        "train_batch_size": training.micro_batch_size * groups.data_size * groups.context_size,
         "gradient_accumulation_steps": 1,
         "managed_gradient_accumulation": False,
         "gradient_clipping": training.optimizer.clip_grad_norm,

@@ -4,17 +4,21 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
 from megatron.core.optimizer_param_scheduler import OptimizerParamScheduler
-from torch import Tensor, distributed
+from torch import Tensor
 
 from megatron_mep.parallel.groups import Groups
 from megatron_mep.training.config import LoggingConfig, TrainingConfig
+from megatron_mep.training.gradients import measured
 from megatron_mep.training.metrics import Metrics, MetricsWriter
 from megatron_mep.training.progress import Progress
 from megatron_mep.training.step import MicroBatch, micro_batch_starts, train_step
+from megatron_mep.training.watch import Watch
 
 if TYPE_CHECKING:
     from deepspeed import DeepSpeedEngine
@@ -27,8 +31,10 @@ TOLD = {
     "tokens_per_s": ("tokens/s", ",.0f"),
     "mfu_causal": ("MFU", ".1%"),
     "attention_kept": ("attention", ".1%"),
+    "skipped_steps": ("skipped", ".0f"),
+    "loss_spikes": ("spikes", ".0f"),
 }
-"""The metrics that a person who waits is told, by their names and formats there."""
+"""The metrics that a person who waits is told, by their names and formats there; counts only where there are any."""
 
 
 @dataclass
@@ -52,6 +58,10 @@ class Job:
     is_save_due: Callable[[int], bool]
     save: Callable[[int], None]
     """Collective: a checkpoint after a step."""
+    last_checkpoint: Callable[[], Path | None]
+    """The newest whole one."""
+    watch: Watch
+    """Judges the steps; the same on all ranks."""
     encoding_metrics: Callable[[], Metrics]
     """Collective: the encoding's learned weights."""
     attention_metrics: Callable[[], Metrics]
@@ -60,35 +70,53 @@ class Job:
 
 def train(job: Job, done_steps: int) -> float:
     """Runs the steps after `done_steps`; the loss of the last one, in nats per token."""
-    loss = torch.tensor(float("nan"), device=job.groups.device)
+    saves = False
     clock = _Clock(job, done_steps)
     for step in range(done_steps + 1, job.training.steps + 1):
         # the rate of this step, not of the one before
         job.scheduler.step(1)
         starts = micro_batch_starts(step, job.training, job.groups)
-        loss = train_step(job.engine, job.micro_batch, starts, job.groups.device)
+        train_step(job.engine, job.micro_batch, starts, job.groups.device, partial(_is_taken, job))
         job.progress.advance()
+        _tell_verdict(job, step)
         validates = job.is_validation_due(step)
-        records = validates or step % job.logging.interval == 0 or step == job.training.steps
-        metrics = _training_metrics(job, loss, clock, step) if records else {}
+        is_last = step == job.training.steps
+        records = validates or step % job.logging.interval == 0 or is_last or bool(job.watch.told)
+        metrics = _training_metrics(job, clock, step) if records else {}
         with clock.stopped():
             if validates:
                 metrics |= job.validate(step)
             if records:
                 _record(job, step, metrics, clock.left_s(step))
-            if job.is_save_due(step):
+            if job.watch.is_over:
+                raise job.watch.error(step, job.last_checkpoint())
+            # one that is due while steps are skipped waits for a step that is taken: it might crowd out a better one
+            saves = saves or job.is_save_due(step)
+            if saves and (job.watch.verdict.is_taken or is_last):
                 job.save(step)
-    return _mean_over_ranks(loss, job.groups)
+                saves = False
+    return job.watch.loss
 
 
-def _training_metrics(job: Job, loss: Tensor, clock: "_Clock", step: int) -> Metrics:
-    # first, for it waits until the device has come to the end of the step
-    mean_loss = _mean_over_ranks(loss, job.groups)
+def _is_taken(job: Job, own_loss: Tensor) -> bool:
+    return job.watch.judge(*measured(job.engine, own_loss)).is_taken
+
+
+def _tell_verdict(job: Job, step: int) -> None:
+    if job.watch.told:
+        job.progress.say(f"step {step}: {job.watch.told}")
+
+
+def _training_metrics(job: Job, clock: "_Clock", step: int) -> Metrics:
+    if job.groups.device.type == "cuda":
+        # the update may still be under way
+        torch.cuda.synchronize(job.groups.device)
     tokens_per_s = clock.tokens_per_s(step)
     tflops = tokens_per_s * job.flops_per_token / job.groups.world_size / 1e12
-    grad_norm = job.engine.get_global_grad_norm()
+    # of a skipped step the engine knows none
+    grad_norm = job.engine.get_global_grad_norm() if job.watch.verdict.is_taken else None
     metrics = {
-        "loss": mean_loss,
+        "loss": job.watch.loss,
         "learning_rate": job.engine.optimizer.param_groups[0]["lr"],
         "tokens_per_s": tokens_per_s,
         "tflops_per_device_causal": tflops,
@@ -97,7 +125,7 @@ def _training_metrics(job: Job, loss: Tensor, clock: "_Clock", step: int) -> Met
         metrics["grad_norm"] = float(grad_norm)
     if job.logging.peak_tflops is not None:
         metrics["mfu_causal"] = tflops / job.logging.peak_tflops
-    return metrics | job.attention_metrics()
+    return metrics | job.watch.metrics | job.attention_metrics()
 
 
 def _record(job: Job, step: int, metrics: Metrics, left_s: float) -> None:
@@ -105,14 +133,9 @@ def _record(job: Job, step: int, metrics: Metrics, left_s: float) -> None:
     encoding = job.encoding_metrics()
     if job.metrics is not None:
         job.metrics.write(step, consumed_tokens, metrics, encoding)
-    told = {name: format(metrics[metric], style) for metric, (name, style) in TOLD.items() if metric in metrics}
+    shown = {name: value for name, value in metrics.items() if value or name not in job.watch.metrics}
+    told = {name: format(shown[metric], style) for metric, (name, style) in TOLD.items() if metric in shown}
     job.progress.tell(step, told, left_s)
-
-
-def _mean_over_ranks(loss: Tensor, groups: Groups) -> float:
-    mean = loss.detach().to(torch.float64, copy=True)
-    distributed.all_reduce(mean, group=groups.data_group)
-    return float(mean) / groups.data_size
 
 
 class _Clock:

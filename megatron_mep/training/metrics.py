@@ -1,6 +1,7 @@
 """What a run measures, written by one rank: metrics.jsonl, which a program reads, and TensorBoard events."""
 
 import json
+import math
 import os
 from pathlib import Path
 from typing import Any
@@ -30,7 +31,10 @@ class MetricsWriter:
             self._events = _Events(folder / TENSORBOARD_FOLDER, resumed_step, resumed_tokens)
 
     def write(self, step: int, consumed_tokens: int, metrics: Metrics, encoding: Metrics) -> None:
-        """One record; `metrics` are named as in metrics.jsonl, `encoding` by layer and weight."""
+        """One record; `metrics` are named as in metrics.jsonl, `encoding` by layer and weight.
+
+        What is not finite is null in metrics.jsonl.
+        """
         self._stream.write(_line({"step": step, "consumed_tokens": consumed_tokens, **metrics}))
         self._stream.flush()
         if self._events is not None:
@@ -83,4 +87,7 @@ def _rewrite(file: Path, records: list[dict[str, Any]]) -> None:
 
 
 def _line(record: dict[str, Any]) -> str:
-    return json.dumps(record) + "\n"
+    """One line; JSON has no word for a number that is not finite."""
+    known = {name: None if isinstance(value, float) and not math.isfinite(value) else value
+             for name, value in record.items()}  # fmt: skip
+    return json.dumps(known, allow_nan=False) + "\n"

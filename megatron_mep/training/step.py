@@ -8,6 +8,7 @@ from torch import Tensor
 
 from megatron_mep.parallel.groups import Groups
 from megatron_mep.training.config import TrainingConfig
+from megatron_mep.training.gradients import discard_gradients
 
 if TYPE_CHECKING:
     from deepspeed import DeepSpeedEngine
@@ -26,8 +27,18 @@ def micro_batch_starts(step: int, training: TrainingConfig, groups: Groups) -> r
     return range(first + groups.data_rank * training.micro_batch_size, first + training.global_batch_size, stride)
 
 
-def train_step(engine: "DeepSpeedEngine", micro_batch: MicroBatch, starts: range, device: torch.device) -> Tensor:
-    """One update; the mean loss of this rank's tokens, in nats per token."""
+def train_step(
+    engine: "DeepSpeedEngine",
+    micro_batch: MicroBatch,
+    starts: range,
+    device: torch.device,
+    is_taken: Callable[[Tensor], bool] | None = None,
+) -> Tensor:
+    """One update; the mean loss of this rank's tokens, in nats per token.
+
+    `is_taken` is asked for leave, with that loss, once the gradients are there; without it nothing is updated. All
+    ranks must be answered alike.
+    """
     engine.train()
     total = torch.zeros((), device=device)
     for start in starts:
@@ -35,5 +46,9 @@ def train_step(engine: "DeepSpeedEngine", micro_batch: MicroBatch, starts: range
         loss = engine(tokens[:, :-1], None, None, labels=tokens[:, 1:]).mean() / len(starts)
         engine.backward(loss)
         total += loss.detach()
-    engine.step()
+    if is_taken is None or is_taken(total):
+        engine.step()
+        assert engine.was_step_applied(), "the engine left out an update that was to be made"
+    else:
+        discard_gradients(engine)
     return total

@@ -1,6 +1,7 @@
 """Our compiled kernel: what it adds up in which order, and what becomes of keys that it must not read."""
 
 import itertools
+import math
 from functools import partial
 
 import pytest
@@ -126,6 +127,43 @@ def test_samples_walk_as_far_as_each_must():
     assert (first[0, :, -1] > first[1, :, -1]).all()
 
 
+def test_heads_that_are_alike_walk_alike():
+    # of so many that an entry too few in each head's vectors would lead out of them
+    inputs = random_inputs(Shape(1, 160, 1, 300, 300))
+    query, bias = inputs.query.detach()[:, :1].expand(-1, 160, -1, -1), inputs.bias.detach()[80:81].expand(160, -1)
+    compiled_or_skip()
+    first = forward_pass(query, inputs.key, inputs.value, bias, scale=SCALE, epsilon=1e-6).first
+    assert_exact_equal(first, first[:, :1].expand_as(first))
+    assert first[0, 0, -1] > 0
+
+
+@pytest.mark.parametrize("bits", [128, 384])
+def test_biases_too_large_for_a_power_of_two(bits):
+    # a block that is not full has columns without a query: what they weigh must be a number
+    inputs = random_inputs(Shape(1, 2, 2, 100, 100))
+    with torch.no_grad():
+        inputs.bias.mul_(0.05).add_(bits * math.log(2))
+    assert_correct(inputs)
+
+
+def test_keys_that_overlap_in_memory():
+    # fewer than numbers in a head, so that what is like them has other strides
+    numbers = random_inputs(Shape(1, 1, 1, 1, 1, 24)).query.detach().flatten()
+    inputs = random_inputs(Shape(1, 1, 1, 4, 4))
+    key, value = (part.unfold(0, 8, 1)[None, None, :4].requires_grad_() for part in (numbers[:11], numbers[11:22]))
+    assert_correct(inputs._replace(key=key, value=value))
+
+
+@pytest.mark.parametrize("epsilon", [0.0, 1e-6])
+@pytest.mark.parametrize("shape", [Shape(0, 2, 1, 5, 5), Shape(2, 2, 1, 0, 5), Shape(1, 1, 1, 0, 0)], ids=str)
+def test_nothing_makes_nothing(shape, epsilon):
+    inputs, work = random_inputs(shape), Work()
+    results = output_and_gradients(partial(attend, epsilon=epsilon, work=work), inputs)
+    assert results.pop("output").shape == inputs.query.shape
+    assert not any(gradient.any() for gradient in results.values())
+    assert work.kept == 1
+
+
 def test_the_gradient_of_a_wide_bias_is_as_wide():
     inputs = random_inputs(Shape(1, 2, 2, 60, 60))
     bias = inputs.bias.detach().double().requires_grad_()
@@ -138,3 +176,12 @@ def test_fp64_and_odd_head_sizes_are_refused():
         attend(*random_inputs(Shape(1, 1, 1, 3, 3)).double()[:4])
     with pytest.raises(AssertionError, match="no heads of size 12"):
         attend(*random_inputs(Shape(1, 1, 1, 3, 3, 12))[:4])
+    with pytest.raises(AssertionError, match="no heads of size 0"):
+        attend(*random_inputs(Shape(1, 1, 1, 3, 3, 0))[:4])
+
+
+def test_it_has_one_derivative():
+    inputs = random_inputs(Shape(1, 1, 1, 5, 5))
+    (gradient,) = torch.autograd.grad(attend(*inputs[:4]).sum(), inputs.query, create_graph=True)
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        gradient.sum().backward()

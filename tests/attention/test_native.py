@@ -1,6 +1,7 @@
 """How the kernel is built: once for a machine, by as many processes as like; or why it is absent."""
 
 import os
+import pwd
 import shutil
 import subprocess
 import sys
@@ -71,12 +72,25 @@ def test_without_a_compiler_it_is_absent(tmp_path, monkeypatch):
     monkeypatch.setenv("CXX", "missing -O9")
     with pytest.raises(AbsentError, match=r"no C\+\+ compiler: missing"):
         load()
+    monkeypatch.setenv("CXX", 'missing "-O9')
+    with pytest.raises(AbsentError, match='CXX=missing "-O9 is no command'):
+        load()
+
+
+def test_a_compiler_that_does_not_run_says_why(cache, tmp_path, monkeypatch):
+    monkeypatch.setenv("CXX", script(tmp_path / "broken", "exit"))
+    (tmp_path / "broken").write_bytes(b"\0 no program")
+    with pytest.raises(AbsentError, match="broken does not run: .*format"):
+        load()
+    assert not cache.exists()
 
 
 def test_a_compiler_that_fails_says_why(cache, tmp_path, monkeypatch):
-    failing = script(tmp_path / "failing", 'test "$1" = --version || { echo "no such flag" >&2; exit 1; }')
+    # in bytes that are no text, and not in its first line
+    told = r"printf 'In file included:\ntoeplitz.cpp:7: error: no such flag \351\n' >&2; exit 1"
+    failing = script(tmp_path / "failing", f'test "$1" = --version || {{ {told}; }}')
     monkeypatch.setenv("CXX", failing)
-    with pytest.raises(AbsentError, match="failing does not compile it: no such flag"):
+    with pytest.raises(AbsentError, match="failing does not compile it: toeplitz.cpp:7: error: no such flag"):
         load()
     assert list(cache.iterdir()) == []
 
@@ -100,9 +114,31 @@ def test_a_cache_that_cannot_be_written_makes_it_absent(tmp_path, monkeypatch):
 def test_a_file_that_does_not_load_makes_it_absent(cache, tmp_path, monkeypatch):
     writing = 'while [ "$1" != -o ]; do test "$1" = --version && exit 0; shift; done; echo no library > "$2"'
     monkeypatch.setenv("CXX", script(tmp_path / "writing", writing))
-    with pytest.raises(AbsentError, match="cannot be kept"):
+    with pytest.raises(AbsentError, match="writing made of it does not load"):
         load()
     assert len(list(cache.iterdir())) == 1
+
+
+@pytest.mark.usefixtures("compiler")
+def test_a_damaged_file_is_made_anew(cache):
+    command = [sys.executable, "-c", PROBE]
+    expected = subprocess.check_output(command)
+    (made,) = cache.iterdir()
+    whole = made.stat().st_size
+    made.write_text("no library")
+    assert subprocess.check_output(command) == expected
+    assert made.stat().st_size == whole
+
+
+def test_a_user_without_a_home_has_no_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("CXX", script(tmp_path / "unused", "exit"))
+    monkeypatch.setenv("XDG_CACHE_HOME", "relative")
+    monkeypatch.delenv("HOME")
+    monkeypatch.setattr(pwd, "getpwuid", {}.__getitem__)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(AbsentError, match="no place to keep it"):
+        load()
+    assert {path.name for path in tmp_path.iterdir()} == {"unused"}
 
 
 def test_why_it_is_absent_is_found_once(cache, tmp_path, monkeypatch):

@@ -7,8 +7,10 @@ from unittest.mock import patch
 
 import pytest
 
-from megatron_mep.checkpoint import files
-from megatron_mep.checkpoint.files import begin, checksums, find, publish, steps_in, verify
+from megatron_mep.checkpoint import attempt, files, manifest
+from megatron_mep.checkpoint.attempt import Attempt
+from megatron_mep.checkpoint.files import begin, exists, find, locate, publish, steps_in, take_over, verify
+from megatron_mep.checkpoint.manifest import checksums, faults
 from megatron_mep.config.errors import CheckpointError
 
 
@@ -17,10 +19,18 @@ class Killed(BaseException):
 
 
 def write(root: Path, step: int, content: str = "weights", keep: int | None = None) -> Path:
-    folder = begin(root, step)
+    """A checkpoint of an attempt that then ends."""
+    attempt = take_over(root)
+    folder = written(attempt, step, content, keep)
+    attempt.end()
+    return folder
+
+
+def written(attempt: Attempt, step: int, content: str = "weights", keep: int | None = None) -> Path:
+    folder = begin(attempt, step)
     (folder / "weights.bin").write_text(f"{content} of {step}")
     (folder / ".metadata").write_text("hidden")
-    return publish(root, step, keep)
+    return publish(attempt, step, keep)
 
 
 def latest(root: Path) -> str:
@@ -53,12 +63,13 @@ def test_a_checkpoint_is_whole_once_it_is_in_place(tmp_path: Path):
 
 
 def test_checksums_of_other_ranks_are_taken_as_they_are(tmp_path: Path):
-    folder = begin(tmp_path, 1)
+    attempt = take_over(tmp_path)
+    folder = begin(attempt, 1)
     for name in ("mine.bin", "theirs.bin"):
         (folder / name).write_text(name)
     known = checksums([folder / "theirs.bin"])
-    with patch.object(files, "_sha256", return_value="mine alone"):
-        publish(tmp_path, 1, None, known)
+    with patch.object(manifest, "_sha256", return_value="mine alone"):
+        publish(attempt, 1, None, known)
     listed = json.loads((find(tmp_path) / "checksums.json").read_text())["files"]
     assert listed["mine.bin"]["sha256"] == "mine alone"
     assert listed["theirs.bin"] == {"bytes": 10, "sha256": known["theirs.bin"][1]}
@@ -67,11 +78,11 @@ def test_checksums_of_other_ranks_are_taken_as_they_are(tmp_path: Path):
 def test_what_is_being_written_is_out_of_sight(tmp_path: Path):
     root = tmp_path / "checkpoints"
     write(root, 1)
-    (begin(root, 2) / "weights.bin").write_text("half")
+    (begin(take_over(root), 2) / "weights.bin").write_text("half")
     assert steps_in(root) == [1]
     assert find(tmp_path) == root / "step_00000001"
     # the next attempt starts empty, and is not hindered
-    assert list(begin(root, 2).iterdir()) == []
+    assert list(begin(take_over(root), 2).iterdir()) == []
     assert content(write(root, 2)) == "weights of 2"
 
 
@@ -91,21 +102,21 @@ def dying(original: Callable[..., Any], call: int) -> Callable[..., Any]:
 @pytest.mark.parametrize(
     ("owner", "name", "call"),
     [
-        pytest.param(files, "_sha256", 1, id="while it is sealed"),
-        pytest.param(files, "write_atomically", 1, id="before it is sealed"),
+        pytest.param(manifest, "_sha256", 1, id="while it is sealed"),
+        pytest.param(manifest, "write_atomically", 1, id="before it is sealed"),
         pytest.param(Path, "rename", 1, id="at the first rename"),
         pytest.param(Path, "rename", 2, id="at the second rename"),
-        pytest.param(files, "write_atomically", 2, id="before it is the latest"),
-        pytest.param(files.shutil, "rmtree", 1, id="at the first removal"),
-        pytest.param(files.shutil, "rmtree", 2, id="at the second removal"),
+        pytest.param(files, "write_atomically", 1, id="before it is the latest"),
+        pytest.param(Path, "replace", 2, id="when it becomes the latest"),
+        pytest.param(attempt.shutil, "rmtree", 1, id="at the removal"),
     ],
 )
 def test_a_kill_at_any_instant_leaves_a_whole_checkpoint(tmp_path: Path, owner: Any, name: str, call: int, step: int):
     write(tmp_path, 1)
-    folder = begin(tmp_path, step)
-    (folder / "weights.bin").write_text(f"new of {step}")
+    killed = take_over(tmp_path)
+    (begin(killed, step) / "weights.bin").write_text(f"new of {step}")
     with patch.object(owner, name, dying(getattr(owner, name), call)), pytest.raises(Killed):
-        publish(tmp_path, step, keep=1)
+        publish(killed, step, keep=1)
     found = find(tmp_path)
     verify(found)
     assert content(found) in ("weights of 1", f"new of {step}")
@@ -153,15 +164,30 @@ def test_a_foreign_folder_holds_no_checkpoint(tmp_path: Path):
 
 def test_a_name_that_leads_nowhere_is_refused(tmp_path: Path):
     write(tmp_path, 1)
-    (tmp_path / "latest").write_text("step_00000002\n")
-    assert mistakes(lambda: find(tmp_path)) == [("latest", "names a checkpoint that is not there")]
+    for text in ("step_00000002\n", "", ".", "../elsewhere", "\xff"):
+        (tmp_path / "latest").write_bytes(text.encode("latin-1"))
+        assert exists(tmp_path)
+        assert mistakes(lambda: find(tmp_path)) == [("latest", "names a checkpoint that is not there")]
+        with pytest.raises(CheckpointError, match="write step_00000001, the newest whole one, into it"):
+            find(tmp_path)
 
 
-def test_every_missing_and_damaged_file_is_named(tmp_path: Path):
-    folder = begin(tmp_path, 1)
+def test_the_newest_counts_where_no_name_was_written(tmp_path: Path):
+    assert not exists(tmp_path)
+    for step in (1, 2):
+        write(tmp_path, step)
+    (tmp_path / "latest").unlink()
+    assert exists(tmp_path)
+    assert find(tmp_path) == tmp_path / "step_00000002"
+
+
+def test_every_missing_damaged_and_foreign_file_is_named(tmp_path: Path):
+    attempt = take_over(tmp_path)
+    folder = begin(attempt, 1)
     for name in ("whole", "gone", "short", "flipped"):
         (folder / name).write_text("1234567890")
-    folder = publish(tmp_path, 1, None)
+    folder = publish(attempt, 1, None)
+    (folder / "foreign").write_text("1234567890")
     (folder / "gone").unlink()
     (folder / "short").write_text("123456789")
     (folder / "flipped").write_text("1234567891")
@@ -169,11 +195,12 @@ def test_every_missing_and_damaged_file_is_named(tmp_path: Path):
         ("flipped", "is damaged: its sha256 is not the one it was written with"),
         ("gone", "is missing"),
         ("short", "is damaged: 9 bytes in place of 10"),
+        ("foreign", "is not part of this checkpoint"),
     ]
     assert mistakes(lambda: verify(folder)) == expected
     # two ranks find the same between them
-    assert mistakes(lambda: verify(folder, 0, 2)) == [expected[0], expected[2]]
-    assert mistakes(lambda: verify(folder, 1, 2)) == [expected[1]]
+    parts = [[(fault.file.name, fault.rule) for fault in faults(folder, rank, 2)] for rank in (0, 1)]
+    assert parts == [[expected[0], expected[2], expected[3]], [expected[1]]]
 
 
 @pytest.mark.parametrize("text", [None, "", "{", "[]", '{"files": []}', '{"files": {"weights.bin": {"bytes": 12}}}'])
@@ -182,15 +209,50 @@ def test_a_checkpoint_without_its_list_is_not_whole(tmp_path: Path, text: str | 
     (folder / "checksums.json").unlink()
     if text is not None:
         (folder / "checksums.json").write_text(text)
-    expected = [("checksums.json", "is missing or unreadable: this is no whole checkpoint")]
+    expected = [("checksums.json", "is missing or damaged: this is no whole checkpoint")]
     assert mistakes(lambda: verify(folder)) == expected
+    # it is not taken for a folder that holds none
+    assert mistakes(lambda: find(folder)) == mistakes(lambda: find(tmp_path)) == expected
 
 
-def test_the_remedy_is_another_checkpoint_where_there_is_one(tmp_path: Path):
-    damaged = write(tmp_path, 2)
+def test_the_list_is_told_of_where_it_is_the_list_that_is_damaged(tmp_path: Path):
+    folder = write(tmp_path, 1)
+    text = (folder / "checksums.json").read_text()
+    for place, letter in enumerate(text):
+        (folder / "checksums.json").write_text(text[:place] + chr(ord(letter) ^ 1) + text[place + 1 :])
+        (fault,) = faults(folder)
+        assert fault.file.name == "checksums.json", (place, letter)
+
+
+@pytest.mark.parametrize("name", [".metadata", "progress.json", "run.yaml"])
+def test_what_is_read_first_is_looked_at_first(tmp_path: Path, name: str):
+    attempt = take_over(tmp_path)
+    folder = begin(attempt, 1)
+    for file in (".metadata", "progress.json", "run.yaml", "weights.bin"):
+        (folder / file).write_text("1234567890")
+    folder = publish(attempt, 1, None)
+    (folder / "weights.bin").write_text("")
+    assert find(folder) == locate(folder) == folder
+    (folder / name).write_text("1234567891")
+    assert [file for file, _ in mistakes(lambda: find(folder))] == [name]
+
+
+def test_the_remedy_is_the_newest_whole_checkpoint_where_there_is_one(tmp_path: Path):
+    damaged = write(tmp_path, 3)
     (damaged / "weights.bin").unlink()
     with pytest.raises(CheckpointError, match="restore it from a copy, or remove the folder and train again"):
         verify(damaged)
-    write(tmp_path, 1)
-    with pytest.raises(CheckpointError, match=f"write step_00000001 into {tmp_path / 'latest'}"):
+
+    def told(step: int) -> str:
+        return f"write step_0000000{step}, the newest whole one, into {tmp_path / 'latest'}"
+
+    write(tmp_path, 4)
+    with pytest.raises(CheckpointError, match=told(4)):
+        verify(damaged)
+    for step in (1, 2):
+        write(tmp_path, step)
+    with pytest.raises(CheckpointError, match=told(2)):
+        verify(damaged)
+    (tmp_path / "step_00000002" / ".metadata").write_text("hidder")
+    with pytest.raises(CheckpointError, match=told(1)):
         verify(damaged)

@@ -9,8 +9,10 @@ import torch
 from deepspeed.runtime.zero.partition_parameters import GatheredParameters
 from torch import Tensor, distributed, nn
 
-from megatron_mep.checkpoint.files import find, verify
+from megatron_mep.checkpoint.config import CheckpointConfig
+from megatron_mep.checkpoint.files import find, take_over, verify
 from megatron_mep.checkpoint.load import load_training_state, load_weights
+from megatron_mep.checkpoint.one_rank import told_by_rank_0
 from megatron_mep.checkpoint.save import save_checkpoint
 from megatron_mep.checkpoint.state import template_of
 from megatron_mep.checkpoint.zero_state import MOMENTS, master_of, moment_of
@@ -122,7 +124,9 @@ class Job:
 
     def save(self, root: Path, keep: int | None = None) -> Path:
         progress = replace(REACHED, step=STEPS, tensor_size=self.here.tensor_size, data_size=self.here.data_size)
-        return save_checkpoint(root, self.engine, self.template, progress, "name: tiny\n", keep, self.here)
+        attempt = told_by_rank_0(lambda: take_over(root))
+        config = CheckpointConfig(keep=keep)
+        return save_checkpoint(attempt, self.engine, self.template, progress, "name: tiny\n", config, self.here)
 
     def load(self, root: Path) -> None:
         progress = load_training_state(find(root), self.engine, self.template, self.here)

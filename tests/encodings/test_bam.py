@@ -2,6 +2,7 @@
 
 import math
 
+import pytest
 import torch
 
 from megatron_mep.encodings.alibi import Alibi
@@ -59,6 +60,27 @@ def test_gradients_are_finite_where_the_distance_is_the_location() -> None:
     weights = {name: weight.requires_grad_() for name, weight in weights_of(Bam(learned_location=True), 8).items()}
     Bam(learned_location=True).of_distance(torch.tensor([0.0]), **weights).sum().backward()
     assert all(weight.grad is not None and weight.grad.isfinite().all() for weight in weights.values())
+
+
+@pytest.mark.parametrize("shape", [-40.0, -7.0, 7.0, 40.0])
+@pytest.mark.parametrize("scale", [-20.0, 20.0])
+def test_steep_shapes_leave_numbers_and_gradients_finite(shape: float, scale: float) -> None:
+    distance = torch.tensor([0.0, 1.0, 131_071.0])
+    unbounded = (distance + 1e-5) ** shape
+    gradient = unbounded * (distance + 1e-5).log()
+    assert abs(shape) < 40 or not (unbounded.isfinite() & gradient.isfinite()).all(), "otherwise this shows nothing"
+    weights = {"scale": torch.tensor([scale]).requires_grad_(), "shape": torch.tensor([shape]).requires_grad_()}
+    bias = Bam().of_distance(distance, **weights)
+    assert bias.isfinite().all()
+    bias.sum().backward()
+    assert all(weight.grad is not None and weight.grad.isfinite().all() for weight in weights.values())
+
+
+def test_shapes_up_to_five_are_taken_as_they_are() -> None:
+    shapes = fp64([-5.0, -4.9, 4.9, 5.0])
+    bias = Bam().of_distance(fp64(DISTANCES), scale=torch.zeros(4).double(), shape=shapes)
+    expected = [[-((d + 1e-5) ** p) for d in DISTANCES] for p in shapes.tolist()]
+    torch.testing.assert_close(bias, fp64(expected), rtol=1e-12, atol=0)
 
 
 def test_the_location_is_a_weight_only_where_it_learns() -> None:

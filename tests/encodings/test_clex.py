@@ -136,6 +136,19 @@ def test_training_on_few_tokens_places_them_too(length: int) -> None:
         assert (row.diff() > 0).all()
 
 
+@pytest.mark.parametrize(("train_length", "least"), [(32, 1), (8, 2), (3, 6)])
+def test_every_factor_is_trained_that_the_length_leaves_whatever_training_length_is_stated(
+    train_length: int, least: int
+) -> None:
+    torch.manual_seed(0)
+    encoding, factors = clex(train_length=train_length, max_factor=6), set()
+    for _ in range(100):
+        row = encoding.places(torch.zeros(1, 16, dtype=torch.int64), training=True)[0, 0]
+        assert (row.diff() > 0).all()
+        factors.add(math.ceil((int(row[-1]) + 1) / train_length))
+    assert factors == {*range(least, 7)}
+
+
 def test_draws_are_those_of_the_default_generator() -> None:
     tokens = torch.zeros(1, 64, dtype=torch.int64)
     rows = []

@@ -1,4 +1,4 @@
-"""DAPE's scores, pair by pair in Python's floats, and what may be its inner bias."""
+"""DAPE's scores, pair by pair in Python's floats."""
 
 import math
 from collections.abc import Callable
@@ -12,22 +12,17 @@ from torch.nn import functional
 from megatron_mep.attention.position_bias import position_bias_attention
 from megatron_mep.attention.reference import dense_attention
 from megatron_mep.attention.score_mix import score_mix_attention
-from megatron_mep.config.errors import ConfigError
-from megatron_mep.encodings import BUILT_IN
 from megatron_mep.encodings.alibi import Alibi
 from megatron_mep.encodings.base import DistanceBias, LayerSizes, PositionBias
 from megatron_mep.encodings.dape import INNER, AdaptedBias, Dape, DapeV2
 from megatron_mep.encodings.fire import Fire
-from megatron_mep.encodings.kerple import KerpleLog
 from megatron_mep.encodings.t5 import T5
 from megatron_mep.model.gpt import build_model
 from megatron_mep.parallel.config import ParallelConfig
-from megatron_mep.run import run_of
-from tests.encodings.content import HEAD_SIZE, HEADS, SIZES, initial, random
+from tests.encodings.content import HEAD_SIZE, HEADS, initial, random
 from tests.model.test_gpt import Recorder
 from tests.support.distributed import joined, run
 from tests.support.results import losses_of
-from tests.support.runs import run_tree
 from tests.support.tiny import VOCABULARY, model_config, samples
 
 LENGTH = 7
@@ -176,59 +171,6 @@ def test_initial_weights_are_uniform_over_the_inverse_root_of_the_inputs() -> No
         assert float(weight.value.std()) == pytest.approx(bound / 3**0.5, rel=0.15)
         assert weight.learned
     assert [name for name, weight in network.items() if weight.per_head] == ["outer"]
-
-
-def test_the_inner_bias_keeps_its_weights_under_a_name_of_their_own() -> None:
-    generator = torch.Generator().manual_seed(3)
-    inner = KerpleLog().layer_weights(SIZES, generator)
-    declared = Dape().layer_weights(SIZES, torch.Generator().manual_seed(3))
-    for name, weight in inner.items():
-        assert declared[f"{INNER}{name}"].value.equal(weight.value)
-        assert declared[f"{INNER}{name}"].learned == weight.learned
-
-
-def told(**encoding: object) -> str:
-    with pytest.raises(ConfigError) as caught:
-        run_of(run_tree(model={"encoding": encoding}))
-    return str(caught.value)
-
-
-def test_an_inner_encoding_of_another_kind_is_refused_with_what_is_usable() -> None:
-    text = told(name="dape", inner={"name": "rope"})
-    assert text.startswith("model.encoding.inner.name = 'rope': is not a known choice; ")
-    assert all(name in text for name in ("alibi", "fire", "kerple_log", "mep", "module:Class"))
-    own = told(name="dape_v2", inner={"name": "tests.encodings.examples:Segments"})
-    assert "must be a bias by distance or by positions, which tests.encodings.examples:Segments is not" in own
-
-
-def test_every_bias_of_ours_may_be_the_inner_one() -> None:
-    for kind in BUILT_IN:
-        if issubclass(kind, DistanceBias | PositionBias):
-            name = kind.model_fields["name"].default
-            dape = Dape.model_validate({"name": "dape", "inner": {"name": name}})
-            assert type(dape.inner) is kind, f"{name} belongs in the union of biases"
-
-
-def test_the_inner_biass_mistakes_are_told_where_they_stand() -> None:
-    kernels = [{"kernel": "exponential", "slopes": [0.5, 0.25]}]
-    text = told(name="dape", inner={"name": "mep", "kernels": kernels})
-    assert text.startswith("model.encoding.inner.kernels[0].slopes = [0.5, 0.25]: needs one slope for each")
-    assert Dape.model_validate({"inner": {"name": "mep", "kernels": kernels}}).learned
-
-
-def test_what_cannot_be_is_refused() -> None:
-    shared = told(name="dape", inner={"name": "kerple_log", "shared_by_layers": True})
-    assert "must have weights of its own in every layer; leave shared_by_layers of kerple_log out" in shared
-    even = told(name="dape_v2", kernel_size=4)
-    assert even == "model.encoding.kernel_size = 4: must be odd, so that as many keys are read on either side; try 3"
-    with pytest.raises(ConfigError, match=r"parallel\.tensor = 2: must be 1 under dape_v2, which mixes the scores"):
-        run_of(run_tree(model={"encoding": {"name": "dape_v2"}}, parallel={"tensor": 2}))
-
-
-def test_what_the_inner_bias_leaves_open_is_filled_in() -> None:
-    assert DapeV2(inner=Fire()).resolved(64) == DapeV2(inner=Fire().resolved(64))
-    assert DapeV2(inner=Fire()).reading([b"a"]) == DapeV2(inner=Fire().reading([b"a"]))
-    assert Dape().query_factor(POSITION) is None
 
 
 def test_no_tensor_grows_with_the_square_of_the_length() -> None:

@@ -186,6 +186,19 @@ def test_mistakes_of_the_inner_encoding_are_told() -> None:
         run_of(run_tree(model={"encoding": {"name": "randomized_bias", "inner": slopes}}))
 
 
+def test_a_table_that_ends_before_the_range_is_told() -> None:
+    stated = {"name": "randomized_absolute", "range": 50, "inner": {"name": "learned_absolute", "num_positions": 49}}
+    with pytest.raises(ConfigError, match=r"model\.encoding\.inner\.num_positions = 49: must not be .* range of 50"):
+        run_of(run_tree(model={"encoding": stated}))
+    run_of(run_tree(model={"encoding": stated | {"range": 49}}))
+    run_of(run_tree(model={"encoding": stated | {"inner": {"name": "learned_absolute"}}}))
+
+
+def test_positions_are_told_apart_as_the_inner_vectors_tell_them() -> None:
+    assert RandomizedAbsolute(inner=LearnedAbsolute(num_positions=50)).num_told_apart == 50
+    assert RandomizedAbsolute().num_told_apart is None
+
+
 def test_it_learns_where_the_inner_encoding_does() -> None:
     assert RandomizedBias(inner=Fire()).learned
     assert not RandomizedBias().learned

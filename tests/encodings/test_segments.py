@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from pydantic import ValidationError
 
 from megatron_mep.config.errors import ConfigError
 from megatron_mep.encodings.bipe import BipeAlibi, BipeRope
@@ -43,6 +44,22 @@ def test_ends_follow_from_the_vocabulary() -> None:
 
 def test_stated_ends_stay() -> None:
     assert BipeRope(ends=(1,)).reading(SPELLINGS).ends == (1,)
+
+
+@pytest.mark.parametrize(
+    ("ends", "told"),
+    [
+        ((3, 10), r"ends = \[3, 10\]: must name tokens of the vocabulary, ids from 0 to 9, .*; set it to \[3\]"),
+        ((10,), "leave it out for those whose text ends a segment"),
+        ((), "and at least one; leave it out"),
+    ],
+)
+def test_ends_that_end_nothing_are_told(ends: tuple[int, ...], told: str) -> None:
+    for encoding in (BipeRope(ends=ends), BipeAlibi(ends=ends), Hirope(segments_by="line", ends=ends)):
+        with pytest.raises(ConfigError, match=told):
+            encoding.reading(SPELLINGS)
+    with pytest.raises(ValidationError):
+        BipeRope(ends=(-1,))
 
 
 def test_a_vocabulary_without_ends_is_told() -> None:

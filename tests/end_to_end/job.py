@@ -13,6 +13,7 @@ from megatron_mep.pretrain import pretrain
 from megatron_mep.run import RunConfig, overridden, run_of
 from tests.data.toy import settings
 from tests.support.distributed import run as run_ranks
+from tests.support.distributed import run_and_kill
 from tests.support.runs import run_tree
 
 
@@ -34,6 +35,11 @@ def job(folder: Path, **changes: Any) -> RunConfig:
 def train_on(world_size: int, run: RunConfig, killed_at: tuple[str, int] | None = None) -> None:
     """Trains on ranks of this machine; `killed_at` names the rank's point of death, see `_die_at`."""
     run_ranks(_train, world_size, run, killed_at)
+
+
+def train_until_killed(world_size: int, run: RunConfig, rank: int, after_s: float) -> bool:
+    """Trains on ranks of this machine, one of which is killed after a time; whether the run was still going on."""
+    return run_and_kill(_train, world_size, rank, after_s, run, None)
 
 
 def evaluate_on(world_size: int, checkpoint: Path, to: Path, overrides: tuple[str, ...] = ()) -> list[ResultRow]:

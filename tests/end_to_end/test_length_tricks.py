@@ -94,4 +94,4 @@ def test_the_line_at_start_up_names_encoding_and_tricks(trained: RunConfig, tmp_
 def test_a_trick_that_cannot_act_is_refused_before_anything_is_loaded(trained: RunConfig) -> None:
     told = r"extrapolation\[0\].name = 'bias_clamp': needs a bias .*, not rope; leave it out; on rope these act: base, "
     with pytest.raises(ConfigError, match=told):
-        evaluate(trained.folder, ["extrapolation=[{name: bias_clamp}]"])
+        evaluate(trained.folder, ["extrapolation=[{name: bias_clamp, bound: -8}]"])

@@ -50,7 +50,7 @@ def undisturbed(folder) -> dict[int, RunConfig]:
         pytest.param(1, STEP, 2, id="before the first checkpoint"),
         pytest.param(1, WRITE, 2, id="while the second checkpoint is written"),
         pytest.param(1, PUBLISH, 2, id="when it is put in place"),
-        pytest.param(1, NAME, 5, id="when it becomes the latest"),
+        pytest.param(1, NAME, 2, id="when it becomes the latest"),
         pytest.param(2, STEP, 5, id="one of two ranks in a step"),
     ],
 )

@@ -5,8 +5,8 @@ from pkgutil import iter_modules
 
 import pytest
 
-from megatron_mep.config.union import own_class
-from megatron_mep.encodings.base import Encoding
+from megatron_mep.catalogue import stated
+from megatron_mep.config.errors import ConfigError
 from tests.every_encoding import cases
 from tests.every_encoding.case import Case
 
@@ -17,11 +17,20 @@ def built_in() -> list[Case]:
     return [case for module in modules for case in module.CASES]
 
 
+def _own(option: str) -> Case:
+    """`module:Class`, and its options `key=value` after spaces."""
+    name, *options = option.split()
+    try:
+        return Case(option, stated(name, options))
+    except ConfigError as error:
+        pytest.exit(f"--encoding {option}: {error}", returncode=pytest.ExitCode.USAGE_ERROR)
+
+
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "case" not in metafunc.fixturenames:
         return
     own = metafunc.config.getoption("--encoding")
-    chosen = [Case(own, own_class(own, Encoding).model_validate({"name": own}))] if own else built_in()
+    chosen = [_own(own)] if own else built_in()
     needs = metafunc.definition.get_closest_marker("kind")
     if needs is not None:
         chosen = [case for case in chosen if isinstance(case.encoding, needs.args)]

@@ -41,7 +41,8 @@ def test_bias_is_finite_and_falls_as_claimed_to_the_farthest_distance(case: Case
         weights = weights_of(case.encoding, num_heads)
         bias = case.encoding.of_distance(distance, **weights).detach()
         assert bias.dtype == torch.float32
-        assert bias.shape == (num_heads, FARTHEST + 1)
+        assert bias.shape[1:] == distance.shape
+        assert len(bias) in (1, num_heads), "of every head, or one for all"
         assert bias.isfinite().all()
         # fp32 rounds either way by units in the last place
         slack = bias.abs()[:, 1:] * 4 * torch.finfo(torch.float32).eps
@@ -181,11 +182,40 @@ def test_tokens_to_come_change_nothing(case: Case) -> None:
         torch.testing.assert_close(again[:, :, :length], whole[:, :, :length], rtol=1e-12, atol=1e-12)
 
 
+@pytest.mark.cases_that.with_args(lambda case: case.decodes)
+def test_the_number_of_tokens_to_come_changes_nothing(case: Case) -> None:
+    """A formula may see tokens to come by how many they are alone: divided by all, say."""
+    num_heads = case.heads[0]
+    weights = weights_of(case.encoding, num_heads, torch.float64)
+    hidden = random(LENGTH, 1, num_heads * HEAD_SIZE)
+    whole = attend(case.encoding, hidden, weights, num_heads)
+    vectors = _vectors(case.encoding, num_heads, LENGTH)
+    for length in (1, 2, LENGTH - 1):
+        part = attend(case.encoding, hidden[:length], weights, num_heads)
+        torch.testing.assert_close(part, whole[:, :, :length], rtol=1e-12, atol=1e-12)
+        if vectors is not None:
+            alone = _vectors(case.encoding, num_heads, length)
+            torch.testing.assert_close(alone, vectors[..., :length, :], rtol=1e-12, atol=1e-12)
+
+
+def _vectors(encoding: Encoding, num_heads: int, length: int) -> Tensor | None:
+    """What is added to the embeddings of the first tokens, in fp64."""
+    if not isinstance(encoding, Embedded):
+        return None
+    declared = encoding.embedding_weights(sizes_of(num_heads), torch.Generator().manual_seed(7))
+    weights = {name: weight.value.double() for name, weight in declared.items()}
+    return encoding.added(_placed(encoding, torch.arange(length)).double(), num_heads * HEAD_SIZE, **weights).double()
+
+
 def test_it_acts(case: Case) -> None:
-    """Keys in another order give another output, or the embeddings of tokens differ, unless the encoding is none."""
+    """Keys in another order give another output, or positions other vectors, unless the encoding is none."""
     num_heads = case.heads[0]
     hidden = random(LENGTH, 1, num_heads * HEAD_SIZE)
-    if isinstance(case.encoding, Embedded) or not case.acts:
+    if not case.acts:
+        return
+    vectors = _vectors(case.encoding, num_heads, LENGTH)
+    if vectors is not None:
+        assert (vectors.diff(dim=-2).abs().amax(-1) > 1e-9).any(), "the same vector is added at every position"
         return
     weights = weights_of(case.encoding, num_heads, torch.float64)
     swapped = torch.cat((hidden[:-1].flip(0), hidden[-1:]))

@@ -56,8 +56,8 @@ def test_a_factor_of_one_leaves_every_bit(encoding):
     assert_exact_equal(bias_of(AlibiInterpolation(factor=1).applied(encoding, LENGTH)), bias_of(encoding))
 
 
-def test_the_least_bias_is_what_bf16_holds():
-    changed = bias_of(BiasClamp().applied(Alibi(), LENGTH))
+def test_far_keys_keep_a_weight_that_bf16_can_hold():
+    changed = bias_of(BiasClamp(bound=-133 * math.log(2)).applied(Alibi(), LENGTH))
     expected = [[max(-slope * distance, -133 * math.log(2)) for distance in DISTANCES] for slope in SLOPES]
     torch.testing.assert_close(changed, fp64(expected), rtol=1e-12, atol=0)
     assert changed.float().exp().bfloat16().min() > 0
@@ -79,7 +79,7 @@ def test_biases_of_positions_are_clamped_too():
 
 
 def test_what_a_window_excludes_stays_excluded():
-    both = extrapolated(Alibi(), [Window(size=8), BiasClamp()], LENGTH)
+    both = extrapolated(Alibi(), [Window(size=8), BiasClamp(bound=-8)], LENGTH)
     assert bias_of(both)[:, 3:].eq(-torch.inf).all()
     assert bias_of(both)[:, :3].isfinite().all()
 
@@ -91,7 +91,9 @@ def test_a_window_is_not_stretched():
 
 @pytest.mark.parametrize("encoding", [Rope(), Nope()])
 def test_they_need_a_bias(encoding):
-    assert BiasClamp().against(encoding) == "needs a bias by distance or by positions"
+    clamp = BiasClamp(bound=-8)
+    assert clamp.against(encoding) == "needs a bias by distance or by positions"
+    assert clamp.against(Window().applied(encoding, LENGTH)) is not None, "a window alone has nothing to clamp"
     assert AlibiInterpolation(factor=2).against(encoding) is not None
 
 
@@ -100,6 +102,11 @@ def test_buckets_have_no_slopes():
 
 
 def test_what_makes_no_bias_is_refused():
-    for kind, options in ((AlibiInterpolation, {"factor": 0.5}), (AlibiInterpolation, {}), (BiasClamp, {"bound": 0.1})):
+    for kind, options in (
+        (AlibiInterpolation, {"factor": 0.5}),
+        (AlibiInterpolation, {}),
+        (BiasClamp, {"bound": 0.1}),
+        (BiasClamp, {}),
+    ):
         with pytest.raises(ValidationError):
             kind.model_validate(options)

@@ -1,6 +1,7 @@
 """Mesa-Extrapolation, pair by pair."""
 
 import math
+import re
 
 import pytest
 
@@ -122,6 +123,22 @@ def test_chunks_that_do_not_fit_are_refused():
         extrapolated(Rope(), [Mesa(first=16, chunk=1)], train_length=16)
     for remedy in (Mesa(first=6), Mesa(first=100, chunk=28)):
         assert not remedy.mistakes(128)
+
+
+@pytest.mark.parametrize("train_length", [3, 4, 19, 40, 200])
+def test_the_first_chunk_that_is_told_fits(train_length):
+    (mistake,) = Mesa().mistakes(train_length)
+    told = re.match(r"set it to (\d+), or", mistake.remedy)
+    assert told is not None
+    assert not Mesa(first=int(told[1])).mistakes(train_length)
+
+
+def test_of_so_few_tokens_no_chunks_are_told():
+    for train_length in (1, 2):
+        (mistake,) = Mesa().mistakes(train_length)
+        assert mistake.remedy == "leave mesa out"
+    (mistake,) = Mesa(first=1, chunk=1).mistakes(1)
+    assert mistake.remedy == "leave mesa out"
 
 
 def test_it_needs_an_encoding_by_distance():

@@ -15,8 +15,10 @@ from tests.support.runs import run_tree
 STATED = {
     "alibi_interpolation": {"factor": 4.0},
     "base": {"base": 5e5},
+    "bias_clamp": {"bound": -1.0},
     "clex_scaling": {"factor": 4.0},
     "interpolation": {"factor": 4.0},
+    "mesa": {"first": 2, "chunk": 4},
     "ntk": {"factor": 4.0},
     "ntk_by_parts": {"factor": 4.0},
     "yarn": {"factor": 4.0},
@@ -89,6 +91,9 @@ def test_the_trained_encoding_stays_as_it_is() -> None:
         ("rope", ["dynamic_ntk", "interpolation"], "needs positions that no other trick has changed"),
         ("rope", ["dynamic_ntk", "rerope"], r"extrapolation\[1\].name = 'rerope'"),
         ("rope", ["log_n", "log_n"], "scores do not grow with the position already"),
+        ("rope", ["mesa", "blockwise", "log_n"], r"extrapolation\[2\].name = 'log_n': .* do not grow"),
+        ("rope", ["window", "bias_clamp"], r"not rope \+ window"),
+        ("rope", ["window", "rerope"], r"no window counts, .*: name the window after it, not rope \+ window"),
     ],
 )  # fmt: skip
 def test_what_cannot_act_is_refused_and_what_can_is_named(encoding: str, tricks: list[str], told: str) -> None:

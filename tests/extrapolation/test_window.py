@@ -14,10 +14,20 @@ from megatron_mep.encodings.fox import Fox
 from megatron_mep.encodings.nope import Nope
 from megatron_mep.encodings.rope import Rope
 from megatron_mep.encodings.tape import Tape
+from megatron_mep.encodings.xpos import Xpos
+from megatron_mep.extrapolation import extrapolated
+from megatron_mep.extrapolation.blockwise import Blockwise
+from megatron_mep.extrapolation.mesa import Mesa
+from megatron_mep.extrapolation.rerope import Rerope
+from megatron_mep.extrapolation.self_extend import SelfExtend
+from megatron_mep.extrapolation.sink_window import SinkWindow
 from megatron_mep.extrapolation.window import Window
+from tests.extrapolation.pairs import LENGTH as LENGTH_OF_PAIRS
+from tests.extrapolation.pairs import scores_of
 from tests.support.tolerance import assert_exact_equal
 
 LENGTH = 16
+MESA = Mesa(first=3, chunk=8, push_width=4)
 DISTANCES = torch.arange(40, dtype=torch.float32)
 
 
@@ -71,6 +81,31 @@ def test_keys_out_of_the_window_are_not_computed_where_keys_may_be_dropped():
     scores = (0.3 * query.double() @ key.double().mT).masked_fill((distance < 0) | (distance >= 64), -torch.inf)
     torch.testing.assert_close(output.double(), scores.softmax(-1) @ value.double(), rtol=0, atol=1e-5)
     assert work.kept < 0.25
+
+
+@pytest.mark.parametrize(
+    "encoding",
+    [Xpos(), *(trick.applied(Rope(), LENGTH) for trick in (Rerope(), SelfExtend(), SinkWindow(), Blockwise(), MESA))],
+    ids=lambda encoding: encoding.name,
+)
+def test_scores_of_pairs_are_excluded_by_the_distance_of_their_tokens(encoding):
+    plain, windowed = (scores_of(each) for each in (encoding, Window(size=7).applied(encoding, LENGTH)))
+    distance = torch.arange(LENGTH_OF_PAIRS)[:, None] - torch.arange(LENGTH_OF_PAIRS)
+    assert_exact_equal(windowed, plain.masked_fill(distance >= 7, -torch.inf))
+    assert plain[..., distance >= 7].isfinite().any()
+
+
+@pytest.mark.parametrize("trick", [Rerope(), SelfExtend(), SinkWindow(), MESA], ids=lambda trick: trick.name)
+def test_a_window_comes_after_a_trick_that_changes_distances(trick):
+    for encoding in (Rope(), Xpos()):
+        windowed = Window(size=7).applied(encoding, LENGTH)
+        assert "name the window after it" in str(trick.against(windowed))
+        assert Window(size=7).against(trick.applied(encoding, LENGTH)) is None
+
+
+def test_blocks_leave_distances_to_a_window():
+    orders = ((Window(size=7), Blockwise(block=5)), (Blockwise(block=5), Window(size=7)))
+    assert_exact_equal(*(scores_of(extrapolated(Rope(), order, LENGTH)) for order in orders))
 
 
 @pytest.mark.parametrize("encoding", [Fox(), Cope(), Tape()])

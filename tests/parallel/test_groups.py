@@ -36,9 +36,31 @@ def _mesh_of_four():
     assert unit.get_model_parallel_rank() == unit.get_tensor_model_parallel_rank() == rank % 2
     assert unit.get_tensor_model_parallel_src_rank() == rank - rank % 2
     assert (unit.get_pipeline_model_parallel_rank(), unit.get_pipeline_model_parallel_world_size()) == (0, 1)
-    assert unit.get_data_parallel_group() is here.data_group
+    assert unit.get_data_parallel_group() is here.weights_group
     assert (unit.get_data_parallel_rank(), unit.get_data_parallel_world_size()) == (rank // 2, 2)
     assert unit.get_data_parallel_group_ranks() == [rank % 2, rank % 2 + 2]
+
+
+def test_context_ranks_stand_between_tensor_and_data_ranks():
+    run(_mesh_of_eight, 8)
+
+
+def _mesh_of_eight():
+    here = joined(tensor=2, context=2)
+    rank = distributed.get_rank()
+    assert (here.tensor_rank, here.context_rank, here.data_rank) == (rank % 2, rank // 2 % 2, rank // 4)
+    assert (here.tensor_size, here.context_size, here.data_size) == (2, 2, 2)
+    assert here.stream == rank // 2
+    first = rank - rank % 4 + rank % 2
+    assert distributed.get_process_group_ranks(here.context_group) == [first, first + 2]
+    assert distributed.get_process_group_ranks(here.data_group) == [rank % 4, rank % 4 + 4]
+    same_weights = list(range(rank % 2, 8, 2))
+    assert distributed.get_process_group_ranks(here.weights_group) == same_weights
+
+    # ZeRO parts the weights, and averages their gradients, over all that hold them
+    unit = ModelParallelUnit(here)
+    assert unit.get_data_parallel_group_ranks() == same_weights
+    assert (unit.get_data_parallel_rank(), unit.get_data_parallel_world_size()) == (rank // 2, 4)
 
 
 def test_two_processes_are_data_parallel_or_tensor_parallel_one_after_the_other():

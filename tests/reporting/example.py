@@ -35,6 +35,7 @@ def result(run: str, length: int, perplexity: float, *, minutes: int = 0, **chan
         "attention_epsilon": 1e-6,
         "tensor_parallel": 2,
         "data_parallel": 1,
+        "context_parallel": 1,
         "version": "0.1.0",
         "protocol": "blocks",
         "length": length,

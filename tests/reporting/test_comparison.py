@@ -81,6 +81,7 @@ def test_tricks_are_told_apart_by_the_options_in_which_they_differ() -> None:
         (YARN, "rope + yarn factor 4 beta_fast 32"),
         (YARN | {"beta_fast": 16.0}, "rope + yarn factor 4 beta_fast 16"),
         (YARN | {"factor": 8.0}, "rope + yarn factor 8 beta_fast 32"),
+        (YARN | {"factor": 4.0000001}, "rope + yarn factor 4.0000001 beta_fast 32"),
         (window, "rope + window size none"),
         (window | {"size": 64}, "rope + window size 64"),
     )

@@ -1,11 +1,14 @@
 """Several processes for one test: forked, joined by gloo through a file, one thread each."""
 
+import os
+import signal
 import tempfile
 from collections.abc import Callable
 from datetime import timedelta
 
 import torch
 from torch import distributed, multiprocessing
+from torch.multiprocessing.spawn import ProcessException
 
 from megatron_mep.parallel import groups
 from megatron_mep.parallel.config import ParallelConfig
@@ -21,6 +24,30 @@ def run(body: Callable[..., None], world_size: int, *args: object) -> None:
         multiprocessing.start_processes(
             _rank, (world_size, f"file://{folder}/store", body, args), nprocs=world_size, start_method="fork"
         )
+
+
+def run_and_kill(body: Callable[..., None], world_size: int, rank: int, after_s: float, *args: object) -> bool:
+    """The same, with SIGKILL for one rank after a time, as the kernel would; whether the job was still going on.
+
+    The others are ended as a launcher ends them.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        context = multiprocessing.start_processes(
+            _rank,
+            (world_size, f"file://{folder}/store", body, args),
+            nprocs=world_size,
+            start_method="fork",
+            join=False,
+        )
+        if context.join(after_s):
+            return False
+        os.kill(context.pids()[rank], signal.SIGKILL)
+        try:
+            while not context.join():
+                pass
+        except ProcessException:
+            return True
+        return False
 
 
 def joined(seed: int = 0, **parallel: int | bool) -> Groups:

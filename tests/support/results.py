@@ -25,7 +25,9 @@ def losses_of(model: nn.Module, tokens: Tensor) -> Tensor:
     return losses
 
 
-def results_of(model: nn.Module, tensor_group: ProcessGroup, first: int = 0) -> Results:
+def results_of(
+    model: nn.Module, tensor_group: ProcessGroup, first: int = 0, context_group: ProcessGroup | None = None
+) -> Results:
     """Weights, logits, losses and gradients; `first` is the sample that the batch begins with."""
     tokens = samples(0, NUM_SAMPLES).roll(-first, 0)
     parameters = dict(model.named_parameters())
@@ -37,6 +39,9 @@ def results_of(model: nn.Module, tensor_group: ProcessGroup, first: int = 0) -> 
     seed_streams(SEED)
     losses = losses_of(model, tokens)
     losses.mean().backward()
+    if context_group is not None:
+        for parameter in parameters.values():
+            distributed.all_reduce(parameter.grad, distributed.ReduceOp.AVG, context_group)
     parts: list[Any] = [None] * tensor_group.size()
     distributed.all_gather_object(
         parts, {name: (weights[name], parameters[name].grad) for name in weights}, tensor_group

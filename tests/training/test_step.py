@@ -57,6 +57,9 @@ class Engine:
     def step(self) -> None:
         self.told.append("step")
 
+    def was_step_applied(self) -> bool:
+        return self.told[-1] == "step"
+
 
 def test_micro_batches_are_averaged_into_one_update():
     engine = Engine()

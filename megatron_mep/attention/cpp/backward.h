@@ -105,7 +105,7 @@ class Part {
             Lanes sum = {};
             for (Int d = 0; d < D && i < rows; d += WIDTH) sum -= load(grad + i * D + d) * load(output + d);
             expected[i] = sum_of(sum);
-            most[i] = i < rows ? c.of_block(c.most, b, h, block)[i] : 0;
+            most[i] = i < rows ? c.of_block(c.most, b, h, block)[i] : -LOWEST;
             share[i] = i < rows ? 1 / c.of_block(c.total, b, h, block)[i] : 0;
         }
     }

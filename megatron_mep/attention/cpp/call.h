@@ -10,6 +10,7 @@ using Int = int64_t;
 constexpr Int ROWS = 96;        // queries of a block, a multiple of 3 vectors
 constexpr Int PAD = ROWS + 8;   // entries on either side of the vectors by distance
 constexpr Int PART_NUMBERS = 16384;  // in the keys whose gradients are added up in the cache
+constexpr float LOWEST = -1e29f;  // above the scores of excluded keys, below all others
 
 struct View {  // a tensor [B, heads, rows, D] whose last dimension is dense
     float* data;

@@ -9,7 +9,6 @@
 
 constexpr Int KEYS = 128;          // by which a block walks on at most
 constexpr Int STEP = 32;           // of which a walk may end at each
-constexpr float LOWEST = -1e29f;   // above the scores of excluded keys, below all others
 constexpr float ROUNDING = 2e-3f;  // bits kept back for it, and so many of it in the largest number that is added up
 constexpr float ROUNDINGS = 8 * 1.1920929e-7f;
 
@@ -30,8 +29,8 @@ class Block {
         std::fill(query, probs, 0.f);
         View from = c.query;
         transpose(rows, D, {from.at(b, h, block * ROWS), from.row}, c.scale * LOG2_E, {query, ROWS});
-        // a column without a query weighs nothing, and can drop all
-        for (Int i = 0; i < ROWS; i++) most[i] = i < rows ? LOWEST : 0, total[i] = i < rows ? 0 : 1;
+        // for a column without a query all weighs nothing: it can drop all
+        for (Int i = 0; i < ROWS; i++) most[i] = i < rows ? LOWEST : -LOWEST, total[i] = i < rows ? 0 : 1;
         if (c.epsilon) measure();
     }
 

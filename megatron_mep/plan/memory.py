@@ -1,0 +1,78 @@
+"""Bytes of weights, gradients and optimizer on a rank, as DeepSpeed's ZeRO holds them, and the peak of a step.
+
+How much a stage allocates was read off the allocator while each stage trained, in fp32 and bf16, alone and on two
+data-parallel ranks: not its published formula, for its buckets and copies take as much as what it partitions.
+"""
+
+from dataclasses import dataclass
+
+from megatron_mep.plan.activations import Activations
+from megatron_mep.plan.share import Share
+from megatron_mep.training.zero import LARGEST_BUCKET, MOST_LIVE
+
+WIDE = 4
+"""Bytes of a number in fp32."""
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Bytes on one rank."""
+
+    weights: int
+    """In the training precision; the part of this rank under ZeRO 3."""
+    optimizer: int
+    """Moments, and fp32 master weights under ZeRO."""
+    gradients: int
+    """Accumulated in fp32 over micro-batches; they are freed when the weights are updated."""
+    gathered: int
+    """Weights of other ranks that ZeRO 3 brings here while it computes."""
+    bucket: int
+    """Where gradients are gathered for one reduction."""
+    activations: Activations
+    pass_peak: int
+    """The most during forward and backward passes."""
+    step_peak: int
+    """The most while gradients are reduced and weights updated."""
+
+    @property
+    def peak(self) -> int:
+        """The most at any time."""
+        return max(self.pass_peak, self.step_peak)
+
+
+def memory_of(share: Share, activations: Activations) -> Memory:
+    """The memory of a rank that trains. What a process needs for itself, libraries and contexts of devices, is apart."""
+    stage, itemsize = share.training.zero_stage, share.itemsize
+    all_weights, part = share.num_weights, share.num_partitioned
+    several, narrow = share.micro_batches > 1, itemsize < WIDE
+    bucket = WIDE * min(LARGEST_BUCKET, all_weights)
+    full, mine = WIDE * all_weights, WIDE * part
+    weights, optimizer, gradients, gathered = itemsize * all_weights, 3 * mine, full, 0
+    if stage == 0:
+        # one copy of what is reduced in one go
+        optimizer = 2 * full
+        passes, step = max(activations.peak + several * full, full), full + bucket
+    elif stage == 1:
+        passes = max(activations.peak + bucket + several * full, full + bucket)
+        step = max(full + bucket + narrow * mine, (3 if narrow else 4) * mine)
+    elif stage == 2:
+        gradients = mine
+        held = (several or narrow) * mine
+        passes, step = max(activations.peak + bucket, 2 * bucket) + held, (3 if narrow else 4) * mine
+    else:
+        weights, gradients = itemsize * part, mine
+        gathered = itemsize * min(all_weights, MOST_LIVE) if share.data > 1 else 0
+        # its gradients and its bucket are there from the start
+        standing = mine + bucket
+        passes = standing + gathered + max(activations.peak, 2 * bucket)
+        step = standing + 3 * WIDE * min(part, MOST_LIVE)
+    return Memory(
+        weights=weights,
+        optimizer=optimizer,
+        gradients=gradients,
+        gathered=gathered,
+        bucket=bucket,
+        activations=activations,
+        pass_peak=weights + optimizer + passes,
+        step_peak=weights + optimizer + step,
+    )

@@ -1,0 +1,6 @@
+"""Sizes at which ZeRO works piece by piece, DeepSpeed's defaults."""
+
+LARGEST_BUCKET = 500_000_000
+"""Gradients that are reduced over the data-parallel ranks in one go."""
+MOST_LIVE = 1_000_000_000
+"""Weights that stage 3 keeps gathered, and those that it updates at once."""
