@@ -3,15 +3,14 @@
 import argparse
 import json
 import os
-import select
 import shlex
-import signal
 import sys
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
 
 from megatron_mep.config.errors import Mistake, UserError
+from megatron_mep.standard_output import READER_LEFT, reader_left
 
 OVERRIDES = "key.sub=value ...: overrides of the run file, for example training.steps=100 model.encoding.name=alibi"
 DEVICES = ("h100", "h200", "a100", "cpu")
@@ -33,7 +32,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         options.verb(options)
         sys.stdout.flush()
     except BrokenPipeError:
-        return _reader_left()
+        # those of other pipes and sockets are ours to mend
+        if not reader_left():
+            raise
+        return READER_LEFT
     except UserError as error:
         rank = os.environ.get("RANK", "0")
         where = f"[rank {rank}] " if rank != "0" else ""
@@ -41,17 +43,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(f"{where}mep: {mistake}", file=sys.stderr)  # noqa: T201
         return error.exit_code
     return 0
-
-
-def _reader_left() -> int:
-    """The exit code of a program whose reader, such as `head`, has had enough; any other broken pipe is raised again."""
-    stdout = select.poll()
-    stdout.register(sys.stdout.fileno(), 0)
-    if not any(event & (select.POLLERR | select.POLLHUP) for _, event in stdout.poll(0)):
-        raise
-    # what is still buffered goes nowhere, without complaint at exit
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    return 128 + signal.SIGPIPE
 
 
 def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:

@@ -25,7 +25,9 @@ def draw(encoding: Encoding, num_heads: int, length: int, file: Path) -> str:
     The suffix of `file` says as what: `.png` or `.svg`.
     """
     if file.suffix not in WRITERS:
-        raise ConfigError(Mistake("--plot", str(file), "must end in .png or .svg", f"try {file.stem or encoding.name}.png"))
+        raise ConfigError(
+            Mistake("--plot", str(file), "must end in .png or .svg", f"try {file.stem or encoding.name}.png")
+        )
     told = has_meaning(encoding)
     refuse_too_many(num_heads * length * HEAD_SIZE, MOST_DRAWN, "--plot")
     weights = drawn_weights(encoding, num_heads)

@@ -14,7 +14,6 @@ from megatron_mep.acting import trained_model
 from megatron_mep.checkpoint.attempt import Attempt
 from megatron_mep.checkpoint.disk import write_atomically
 from megatron_mep.checkpoint.files import RUN_FILE, newest
-from megatron_mep.checkpoint.load import load_training_state
 from megatron_mep.checkpoint.save import save_checkpoint
 from megatron_mep.checkpoint.state import Sharded, template_of
 from megatron_mep.data.batches import TrainingBatches
@@ -79,10 +78,9 @@ def _train(run: RunConfig, corpus: Manifest, groups: Groups) -> float:
     # weights start alike on all ranks, dropout does not
     seed_streams(run.seed + groups.stream)
     told = in_force(model)
-    start.load_initial_weights(model)
     template = template_of(model)
     engine = build_engine(model, run.training, groups)
-    reached = load_training_state(start.own, engine, template, groups) if start.own else None
+    reached = start.take_up(engine, template, groups)
     done_steps, seen = (reached.step, Seen.told_by(reached)) if reached else (0, Seen())
     watch = Watch(run.training, seen)
     scheduler = build_scheduler(engine.optimizer, run.training)
@@ -104,30 +102,31 @@ def _train(run: RunConfig, corpus: Manifest, groups: Groups) -> float:
     metrics = MetricsWriter(run.folder, done_steps, run.logging.tensorboard) if writes else None
     weights = learned_encoding_weights(model)
     padded = padded_vocabulary(corpus.vocab_size, groups.tensor_size)
-    loss = train(
-        Job(
-            engine=engine,
-            scheduler=scheduler,
-            micro_batch=lambda first: batches.micro_batch(first, run.training.micro_batch_size),
-            groups=groups,
-            training=run.training,
-            logging=run.logging,
-            flops_per_token=flops_per_token(run.model, padded, run.training.seq_length),
-            metrics=metrics,
-            progress=progress,
-            is_validation_due=partial(_is_due, run.validation.interval, run.training.steps),
-            validate=_validation(run, corpus, engine.module, groups),
-            is_save_due=partial(_is_due, run.checkpoint.interval or run.training.steps, run.training.steps),
-            save=partial(_save, run, corpus, start.attempt, engine, template, groups, watch),
-            last_checkpoint=lambda: newest(start.attempt.root),
-            watch=watch,
-            encoding_metrics=lambda: encoding_metrics(weights, groups),
-            attention_metrics=lambda: attention_metrics(take_attention_work(model, groups)),
-        ),
-        done_steps,
+    job = Job(
+        engine=engine,
+        scheduler=scheduler,
+        micro_batch=lambda first: batches.micro_batch(first, run.training.micro_batch_size),
+        groups=groups,
+        training=run.training,
+        logging=run.logging,
+        flops_per_token=flops_per_token(run.model, padded, run.training.seq_length),
+        metrics=metrics,
+        progress=progress,
+        is_validation_due=partial(_is_due, run.validation.interval, run.training.steps),
+        validate=_validation(run, corpus, engine.module, groups),
+        is_save_due=partial(_is_due, run.checkpoint.interval or run.training.steps, run.training.steps),
+        save=partial(_save, run, corpus, start.attempt, engine, template, groups, watch),
+        last_checkpoint=lambda: newest(start.attempt.root),
+        watch=watch,
+        encoding_metrics=lambda: encoding_metrics(weights, groups),
+        attention_metrics=lambda: attention_metrics(take_attention_work(model, groups)),
     )
-    if metrics is not None:
-        metrics.close()
+    try:
+        loss = train(job, done_steps)
+    finally:
+        if metrics is not None:
+            metrics.close()
+    if writes:
         start.attempt.end()
     progress.say(f"{run.name}: {run.training.steps} steps done, loss {loss:.6f}, in {run.folder}")
     progress.close()

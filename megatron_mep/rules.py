@@ -132,6 +132,12 @@ def _tricks_act_on_the_encoding(run: "RunConfig") -> Iterator[Mistake]:
         extrapolated(run.model.encoding, run.extrapolation, run.training.seq_length)
     except ConfigError as error:
         yield from error.mistakes
+        return
+    for index, trick in enumerate(run.extrapolation):
+        if run.model.nope_layers and trick.against(Nope()) is None:
+            yield Mistake(f"extrapolation[{index}].name", trick.name,
+                          f"would not act in the layers {list(run.model.nope_layers)} of model.nope_layers, in which "
+                          "queries see all keys as they are", "leave it out")  # fmt: skip
 
 
 def _documents_are_not_masked(run: "RunConfig") -> Iterator[Mistake]:
@@ -191,7 +197,7 @@ RULES = (
     Rule(("model.encoding", "model.num_attention_heads", "model.hidden_size"), _encoding_fits_the_heads),
     Rule(("model.nope_layers", "model.num_layers", "model.encoding"), _encoding_acts),
     Rule(("model.encoding", "training.seq_length"), _positions_last_for_training),
-    Rule(("extrapolation", "model.encoding", "training.seq_length"), _tricks_act_on_the_encoding),
+    Rule(("extrapolation", "model.encoding", "model.nope_layers", "training.seq_length"), _tricks_act_on_the_encoding),
     Rule(("model.encoding", "parallel.tensor"), mixed_heads_are_on_one_rank),
     Rule(("model.document_mask",), _documents_are_not_masked),
     Rule(("model.encoding", "model.hidden_size", "model.num_attention_heads"), _rotations_turn_pairs),

@@ -2,19 +2,38 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-
-from torch import nn
+from typing import TYPE_CHECKING
 
 from megatron_mep.checkpoint.attempt import Attempt
 from megatron_mep.checkpoint.files import RUN_FILE, exists, find, take_over
-from megatron_mep.checkpoint.load import load_learned_weights
+from megatron_mep.checkpoint.load import load_initial_weights, load_training_state
 from megatron_mep.checkpoint.one_rank import told_by_rank_0
-from megatron_mep.checkpoint.progress import read_progress
+from megatron_mep.checkpoint.progress import Progress, read_progress
 from megatron_mep.checkpoint.resume import check_continues, check_corpus, check_tokenizer, differences
+from megatron_mep.checkpoint.state import Sharded
 from megatron_mep.config.errors import CheckpointError, Mistake
 from megatron_mep.config.loader import load_tree
 from megatron_mep.data.manifest import Manifest
+from megatron_mep.model.config import ModelConfig
+from megatron_mep.parallel.groups import Groups
 from megatron_mep.run import RunConfig, run_of
+
+if TYPE_CHECKING:
+    from deepspeed import DeepSpeedEngine
+
+NETWORK = {
+    "num_layers": "num_layers",
+    "hidden_size": "hidden_size",
+    "num_attention_heads": "num_attention_heads",
+    "num_query_groups": "groups",
+    "ffn_hidden_size": "ffn_size",
+    "activation": "activation",
+    "norm": "norm",
+    "qk_norm": "qk_norm",
+    "linear_bias": "linear_bias",
+    "tied_embeddings": "tied_embeddings",
+}
+"""The keys of `model` that say what its matrices are, and where their values are; shapes alone do not tell heads."""
 
 
 @dataclass(frozen=True)
@@ -29,10 +48,13 @@ class Start:
     told: tuple[str, ...]
     """What a person should know of it, a line each."""
 
-    def load_initial_weights(self, model: nn.Module) -> None:
-        """Replaces what the seed drew where `init_from` says so, before the model comes under ZeRO."""
+    def take_up(self, engine: "DeepSpeedEngine", template: Sharded, groups: Groups) -> Progress | None:
+        """Loads what there is into a fresh engine; how far the run had come by its own checkpoint."""
+        if self.own is not None:
+            return load_training_state(self.own, engine, template, groups)
         if self.init_from is not None:
-            load_learned_weights(self.init_from, model)
+            load_initial_weights(self.init_from, engine, template, groups)
+        return None
 
 
 def start_of(run: RunConfig, corpus: Manifest) -> Start:
@@ -86,6 +108,7 @@ def _initial(run: RunConfig, corpus: Manifest) -> tuple[Path | None, tuple[str, 
     reached = read_progress(folder)
     check_tokenizer(reached, corpus.tokenizer_sha256, folder)
     before = run_of(load_tree(folder / RUN_FILE))
+    _refuse_another_network(before.model, run.model, folder)
     told = (
         f"weights from {folder} ({before.name}, step {reached.step:,}, {reached.consumed_tokens:,} tokens); "
         "optimizer, schedule and data start anew",
@@ -95,3 +118,14 @@ def _initial(run: RunConfig, corpus: Manifest) -> tuple[Path | None, tuple[str, 
         ),
     )
     return folder, told
+
+
+def _refuse_another_network(before: ModelConfig, now: ModelConfig, folder: Path) -> None:
+    values = [(key, getattr(before, name), getattr(now, name)) for key, name in NETWORK.items()]
+    mistakes = [
+        Mistake(f"model.{key}", here, f"must be {there!r} as in {folder}, which init_from names", f"set it to {there}")
+        for key, there, here in values
+        if here != there
+    ]
+    if mistakes:
+        raise CheckpointError(mistakes)

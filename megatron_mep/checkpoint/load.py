@@ -39,13 +39,17 @@ def load_weights(folder: Path, model: nn.Module) -> None:
     model.load_state_dict(_read({"model": template}, folder)["model"], strict=False)
 
 
-def load_learned_weights(folder: Path, model: nn.Module) -> None:
-    """The same for what was learned alone: constants stay as the model's own encoding states them."""
+def load_initial_weights(folder: Path, engine: "DeepSpeedEngine", template: Sharded, groups: Groups) -> None:
+    """What the checkpoint's run has learned into a fresh engine, as fp32 masters, and nothing else of it.
+
+    Constants stay as the model's own encoding states them. `template` as for `load_training_state`.
+    """
     verify(folder, _faults_found_by_all)
-    template = {name: entry for name, entry in template_of(model).items() if isinstance(entry.data, nn.Parameter)}
-    learned = {tensor.name: tensor.shape for tensor in tensors_in(folder) if tensor.learned}
-    _refuse_another_model(shapes_of(template), learned, folder)
-    model.load_state_dict(_read({"model": template}, folder)["model"], strict=False)
+    learned = {name: entry for name, entry in template.items() if isinstance(entry.data, nn.Parameter)}
+    state = {"model": weights(learned, _empty)}
+    there = {tensor.name: tensor.shape for tensor in tensors_in(folder) if tensor.learned}
+    _refuse_another_model(shapes_of(state["model"]), there, folder)
+    _restore_weights(_read(state, folder)["model"], engine, groups)
 
 
 def load_training_state(folder: Path, engine: "DeepSpeedEngine", template: Sharded, groups: Groups) -> Progress:
@@ -66,8 +70,7 @@ def load_training_state(folder: Path, engine: "DeepSpeedEngine", template: Shard
     if same_layout:
         state["generators"] = sharded_generators(groups)
     loaded = _read(state, folder)
-    for name, parameter in model.named_parameters():
-        restore_weight(parameter, loaded["model"].pop(name).to(groups.device), engine)
+    _restore_weights(loaded["model"], engine, groups)
     model.load_state_dict(loaded["model"], strict=False)
     for kind in MOMENTS:
         # one kind after the other: each is a copy of the whole model on every rank
@@ -78,6 +81,12 @@ def load_training_state(folder: Path, engine: "DeepSpeedEngine", template: Shard
     if same_layout:
         restore_generators(loaded["generators"])
     return progress
+
+
+def _restore_weights(masters: Sharded, engine: "DeepSpeedEngine", groups: Groups) -> None:
+    """Sets every weight and takes it out of `masters`."""
+    for name, parameter in engine.module.named_parameters():
+        restore_weight(parameter, masters.pop(name).to(groups.device), engine)
 
 
 def _empty(parameter: nn.Parameter) -> Tensor:

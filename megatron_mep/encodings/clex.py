@@ -58,7 +58,7 @@ class Clex(Placed, Rotation, Sharable):
     def layer_weights(self, sizes: LayerSizes, generator: torch.Generator) -> dict[str, Weight]:
         """The network, `up [D/2, width D]` and `down [width D, D/2]`, for all heads."""
         pairs, hidden = sizes.head_size // 2, self.width * sizes.head_size
-        up = (2 * torch.rand(pairs, hidden, generator=generator) - 1) / math.sqrt(hidden)
+        up = (2 * torch.rand(pairs, hidden, generator=generator, dtype=torch.float32) - 1) / math.sqrt(hidden)
         return {"up": Weight(up, per_head=False), "down": Weight(torch.zeros(hidden, pairs), per_head=False)}
 
     def places(self, tokens: Tensor, training: bool) -> Tensor:

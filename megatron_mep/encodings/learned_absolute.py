@@ -51,7 +51,7 @@ class LearnedAbsolute(Embedded, Encoding):
 
 def random_table(num_rows: int, hidden_size: int, std: float, generator: torch.Generator) -> Weight:
     """A learned table of normal vectors, `[num_rows, hidden_size]`."""
-    return Weight(std * torch.randn(num_rows, hidden_size, generator=generator), per_head=False)
+    return Weight(std * torch.randn(num_rows, hidden_size, generator=generator, dtype=torch.float32), per_head=False)
 
 
 def rows_at(position: Tensor, table: Tensor) -> Tensor:

@@ -18,7 +18,7 @@ class Segmented(Placed, Encoding):
     """An encoding that knows where segments end: with the tokens `ends`, each the last one of its segment."""
 
     ends: tuple[NonNegativeInt, ...] | None = None
-    """Ids of the tokens that end a segment; by default those of the vocabulary whose text does."""
+    """Ids of the tokens that end a segment; by default those of the vocabulary whose text does, or ends a document."""
 
     @abstractmethod
     def ends_with(self, spelling: bytes) -> bool:
@@ -33,7 +33,8 @@ class Segmented(Placed, Encoding):
                 remedy = f"set it to {list(known)}" if known else "leave it out for those whose text ends a segment"
                 raise ConfigError(Mistake("model.encoding.ends", list(self.ends), rule, remedy))
             return self
-        ends = tuple(token for token, spelling in enumerate(spellings) if self.ends_with(spelling))
+        # the end of a document has no text: it ends a segment in a corpus without sentences or lines, too
+        ends = tuple(token for token, text in enumerate(spellings) if not text or self.ends_with(text))
         if not ends:
             rule = "finds no token in the vocabulary whose text ends a segment"
             raise ConfigError(Mistake("model.encoding.ends", None, rule, "state the ids of tokens that do"))

@@ -40,6 +40,7 @@ class Cache(StaticInferenceContext):
 
     def tokens_with(self, tokens: Tensor) -> Tensor:
         """Takes up the next tokens `[B, S]`: all that were read, `[B, K]`."""
+        assert self.batch_size_offset == 0, "tokens are read of all samples at once"
         before = self._tokens
         if before is not None:
             tokens = torch.cat((before[:, : self.sequence_len_offset], tokens), dim=1)

@@ -14,6 +14,9 @@ BYTES_OF_LABELS = 25
 COPIES_OF_SCORES = 8
 """What `chunked` holds of a chunk's scores in the backward pass, about; more where an encoding computes more a pair."""
 
+COPIES_OF_ALL_SCORES = 3
+"""The same of `reference`, beside what it saves."""
+
 
 @dataclass(frozen=True)
 class Activations:
@@ -139,9 +142,13 @@ class _Layer:
             case "compiled":
                 saved += 2 * WIDE * rows
             case "chunked":
-                saved += WIDE * self._queries + (2 * WIDE * self._keys if self._itemsize < WIDE else 0)
+                saved += WIDE * self._queries
+                if self._itemsize < WIDE:
+                    # wide copies in the place of queries, keys and values themselves
+                    saved += 2 * WIDE * self._keys - self._itemsize * (self._queries + 2 * self._keys)
             case "reference":
-                saved += (WIDE + self._itemsize) * rows * share.training.seq_length
+                probs = WIDE + (self._itemsize if self._itemsize < WIDE else 0)
+                saved += (probs * rows + share.training.seq_length) * share.training.seq_length
             case _:
                 saved += WIDE * rows
         return saved
@@ -150,15 +157,15 @@ class _Layer:
         """The bias by distance of this rank's heads, in fp32; `compiled` keeps it as its kernel reads it, too."""
         if not acts or not isinstance(self._share.model.encoding, DistanceBias):
             return 0
-        copies = 2 if backend.name == "compiled" else 1
-        dense = self._share.training.seq_length if backend.name == "reference" else 1
-        return copies * WIDE * self._heads * self._share.training.seq_length * dense
+        copies = {"compiled": 2, "reference": 0}.get(backend.name, 1)
+        return copies * WIDE * self._heads * self._share.training.seq_length
 
     def scores(self, backend: Backend) -> int:
-        if backend.name != "chunked":
-            return 0
-        pairs = min(NUM_ROWS, self._share.training.seq_length) * self._share.training.seq_length
-        return COPIES_OF_SCORES * WIDE * self._share.training.micro_batch_size * self._heads * pairs
+        """Those that attention writes out: of a chunk of queries, or of all."""
+        length = self._share.training.seq_length
+        rows = {"chunked": min(NUM_ROWS, length), "reference": length}.get(backend.name, 0)
+        copies = COPIES_OF_SCORES if backend.name == "chunked" else COPIES_OF_ALL_SCORES
+        return copies * WIDE * self._share.training.micro_batch_size * self._heads * rows * length
 
     def _head_norms(self) -> int:
         if not self._share.model.qk_norm:

@@ -45,7 +45,9 @@ def memory_of(share: Share, activations: Activations) -> Memory:
     stage, itemsize = share.training.zero_stage, share.itemsize
     all_weights, part = share.num_weights, share.num_partitioned
     several, narrow = share.micro_batches > 1, itemsize < WIDE
-    bucket = WIDE * min(LARGEST_BUCKET, all_weights)
+    # stage 2 gathers gradients in their own type, and widens them for the reduction
+    reduced = min(LARGEST_BUCKET, all_weights)
+    bucket = (itemsize if stage == 2 else WIDE) * reduced
     full, mine = WIDE * all_weights, WIDE * part
     weights, optimizer, gradients, gathered = itemsize * all_weights, 3 * mine, full, 0
     if stage == 0:
@@ -57,8 +59,8 @@ def memory_of(share: Share, activations: Activations) -> Memory:
         step = max(full + bucket + narrow * mine, (3 if narrow else 4) * mine)
     elif stage == 2:
         gradients = mine
-        held = (several or narrow) * mine
-        passes, step = max(activations.peak + bucket, 2 * bucket) + held, (3 if narrow else 4) * mine
+        passes = max(activations.peak + bucket + several * mine, 2 * WIDE * reduced + (several or narrow) * mine)
+        step = (3 if narrow else 4) * mine
     else:
         weights, gradients = itemsize * part, mine
         gathered = itemsize * min(all_weights, MOST_LIVE) if share.data > 1 else 0

@@ -37,9 +37,9 @@ def _told(trick: dict[str, Any], rivals: Sequence[dict[str, Any]]) -> str:
 
 
 def _value(value: Any, others: Sequence[Any]) -> str:
-    """In as few digits as tell it from the other values."""
+    """In six digits, or in all where another value has the same six."""
     if not isinstance(value, float):
         return "none" if value is None else str(value)
     short = f"{value:g}"
     alike = any(isinstance(other, float) and other != value and f"{other:g}" == short for other in others)
-    return str(value) if alike else short
+    return str(value) if alike and float(short) != value else short

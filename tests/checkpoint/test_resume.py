@@ -86,6 +86,14 @@ def test_a_longer_run_is_told(written: Path, run: RunConfig):
     ]
 
 
+def test_what_becomes_of_spikes_may_change_and_is_told(written: Path, run: RunConfig):
+    told = continues(written, run, "training.spike.window=8", "training.non_finite.max_consecutive=20")
+    assert told == [
+        "training.non_finite.max_consecutive is 20 from here on, it was 10",
+        "training.spike.window is 8 from here on, it was 128",
+    ]
+
+
 def test_another_schedule_is_told(written: Path, run: RunConfig):
     told = continues(written, run, "training.schedule.name=constant")
     assert told == [

@@ -11,7 +11,7 @@ from torch import Tensor, distributed, nn
 
 from megatron_mep.checkpoint.config import CheckpointConfig
 from megatron_mep.checkpoint.files import find, take_over, verify
-from megatron_mep.checkpoint.load import load_training_state, load_weights
+from megatron_mep.checkpoint.load import load_initial_weights, load_training_state, load_weights
 from megatron_mep.checkpoint.one_rank import told_by_rank_0
 from megatron_mep.checkpoint.save import save_checkpoint
 from megatron_mep.checkpoint.state import template_of
@@ -42,13 +42,14 @@ class World:
     parallel: ParallelConfig = field(default_factory=ParallelConfig)
 
     def joined(self) -> Groups:
-        return joined(tensor=self.parallel.tensor, sequence=self.parallel.sequence)
+        return joined(**self.parallel.model_dump())
 
 
 WORLDS = {
     "one rank": World(1),
     "two tensor ranks": World(2, ParallelConfig(tensor=2, sequence=True)),
     "two data ranks": World(2),
+    "two context ranks": World(2, ParallelConfig(context=2)),
 }
 
 
@@ -75,6 +76,8 @@ RUNS = {
     "fp32, ZeRO 3": Run("two data ranks", 3),
     "dropout, divided": Run("two tensor ranks", 1, model=DROPPING),
     "dropout, copied": Run("two data ranks", 1, model=DROPPING),
+    "fp32, ZeRO 3, shared": Run("two context ranks", 3),
+    "dropout, shared": Run("two context ranks", 1, model=DROPPING),
     "bf16, ZeRO 1": Run("two tensor ranks", 1, "bf16"),
     "bf16, ZeRO 2": Run("two data ranks", 2, "bf16"),
     "bf16, ZeRO 3": Run("two data ranks", 3, "bf16", {"encoding": {"name": "alibi"}}),
@@ -94,7 +97,7 @@ class Job:
             schedule={"name": "linear"},
         )
         model = build_model(model_config(**run.model), world.parallel, VOCABULARY, seed, dtype_of(run.precision))
-        seed_streams(seed + here.data_rank)
+        seed_streams(seed + here.stream)
         self.template = template_of(model)
         self.engine = build_engine(model, self.training, here)
         self.scheduler = build_scheduler(self.engine.optimizer, self.training)
@@ -123,7 +126,9 @@ class Job:
         return found
 
     def save(self, root: Path, keep: int | None = None) -> Path:
-        progress = replace(REACHED, step=STEPS, tensor_size=self.here.tensor_size, data_size=self.here.data_size)
+        here = self.here
+        sizes = {"tensor_size": here.tensor_size, "context_size": here.context_size, "data_size": here.data_size}
+        progress = replace(REACHED, step=STEPS, **sizes)
         attempt = told_by_rank_0(lambda: take_over(root))
         config = CheckpointConfig(keep=keep)
         return save_checkpoint(attempt, self.engine, self.template, progress, "name: tiny\n", config, self.here)
@@ -233,6 +238,33 @@ def _load_constants(root: Path):
         for layer, slope in enumerate(_slopes(model)):
             mine = torch.arange(4.0).chunk(2)[here.tensor_rank]
             assert_exact_equal(slope, mine + 10 * layer)
+
+
+def test_initial_weights_are_masters_and_nothing_else_is_taken(saved: Path, tmp_path: Path):
+    run(_initial, 2, saved / "fp32, ZeRO 0", tmp_path)
+
+
+def _initial(root: Path, slopes: Path):
+    world = WORLDS["two data ranks"]
+    here = world.joined()
+    expected, _ = torch.load(root / "expected.pt")
+    for name in ("fp32, ZeRO 1", "fp32, ZeRO 3", "bf16, ZeRO 2"):
+        job = Job(RUNS[name], world, here, FRESH)
+        before = job.state()
+        load_initial_weights(find(root), job.engine, job.template, here)
+        for key, value in job.state().items():
+            assert_exact_equal(value, (expected if key.startswith("master") else before)[key], f"{name}: {key}")
+
+    job = Job(ALIBI, world, here, SAVED)
+    for slope in _slopes(job.engine.module):
+        # slopes that no encoding of this name would start from
+        slope.fill_(7.0)
+    job.save(slopes)
+    other = Job(ALIBI, world, here, FRESH)
+    load_initial_weights(find(slopes), other.engine, other.template, here)
+    assert all(float(slope.max()) < 1 for slope in _slopes(other.engine.module))
+    for key, value in other.state().items():
+        assert_exact_equal(value, job.state()[key], key)
 
 
 def test_weights_load_without_an_engine(saved: Path):

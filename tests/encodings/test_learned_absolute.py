@@ -41,7 +41,7 @@ def test_initial_values_have_the_stated_deviation() -> None:
 
 
 def test_rows_are_those_of_the_training_length_unless_stated() -> None:
-    for stated, rows in (({}, 8), ({"num_positions": 3}, 3)):
+    for stated, rows in (({}, 8), ({"num_positions": 9}, 9)):
         run = run_of(run_tree(model={"encoding": {"name": "learned_absolute", **stated}}))
         assert run.model.encoding == LearnedAbsolute(num_positions=rows)
 

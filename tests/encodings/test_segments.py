@@ -9,7 +9,7 @@ from megatron_mep.encodings.bipe import BipeAlibi, BipeRope
 from megatron_mep.encodings.hirope import Hirope
 
 SPELLINGS = [b"", b"a", b".", b" end.", b"\n", b"\n\n  ", b".5", b"..", b"e.g", b"a\nb"]
-SENTENCES, LINES = (2, 3, 4, 5, 7, 9), (4, 5, 9)
+SENTENCES, LINES = (0, 2, 3, 4, 5, 7, 9), (0, 4, 5, 9)
 
 
 def segments(tokens: list[int], ends: set[int]) -> tuple[list[int], list[int]]:

@@ -49,18 +49,18 @@ def evaluate_on(world_size: int, checkpoint: Path, to: Path, overrides: tuple[st
 
 
 def _train(run: RunConfig, killed_at: tuple[str, int] | None) -> None:
-    _describe_rank()
+    describe_rank()
     if killed_at is not None and distributed.get_rank() == distributed.get_world_size() - 1:
         _die_at(*killed_at)
     pretrain(run)
 
 
 def _evaluate(checkpoint: Path, to: Path, overrides: tuple[str, ...]) -> None:
-    _describe_rank()
+    describe_rank()
     evaluate(checkpoint, overrides, to)
 
 
-def _describe_rank() -> None:
+def describe_rank() -> None:
     """What a launcher would have set; the group itself is there already."""
     os.environ.update(
         RANK=str(distributed.get_rank()),

@@ -91,6 +91,23 @@ def _positions(encoding: Encoding, num_samples: int, length: int) -> Tensor:
     return encoding.places(tokens, training=False)
 
 
+def placed(encoding: Encoding, at: Tensor) -> Tensor:
+    """Positions as the encoding is given them: the same numbers in every track."""
+    if not isinstance(encoding, Placed):
+        return at.float()
+    tracks = encoding.places(torch.zeros(1, 2, dtype=torch.int64), training=False).size(0)
+    return at.float().expand(tracks, 1, -1)
+
+
+def vectors_of(encoding: Encoding, num_heads: int, length: int) -> Tensor | None:
+    """What is added to the embeddings of the first tokens, in fp64."""
+    if not isinstance(encoding, Embedded):
+        return None
+    declared = encoding.embedding_weights(sizes_of(num_heads), torch.Generator().manual_seed(7))
+    weights = {name: weight.value.double() for name, weight in declared.items()}
+    return encoding.added(placed(encoding, torch.arange(length)).double(), num_heads * HEAD_SIZE, **weights).double()
+
+
 def _attend_again(
     encoding: Carried, hidden: Tensor, query: Tensor, key: Tensor, value: Tensor, weights: dict[str, Tensor]
 ) -> Tensor:

@@ -1,4 +1,4 @@
-"""What the formula of every encoding promises: numbers that stay numbers, gradients, causality, heads that divide."""
+"""What the formula of every encoding promises: numbers that stay numbers, gradients, heads that divide."""
 
 import math
 from functools import partial
@@ -19,7 +19,7 @@ from megatron_mep.encodings.base import (
 from megatron_mep.encodings.carried import Carried
 from megatron_mep.encodings.placement import Embedded, Placed
 from tests.every_encoding.case import Case
-from tests.every_encoding.layer import HEAD_SIZE, VOCABULARY, attend, random, sizes_of, weights_of
+from tests.every_encoding.layer import HEAD_SIZE, attend, placed, random, sizes_of, vectors_of, weights_of
 
 FARTHEST = 131_071
 """The largest distance in a sequence of 2^17 tokens."""
@@ -82,7 +82,7 @@ def test_numbers_and_gradients_stay_finite_at_the_farthest_positions(case: Case)
     if isinstance(encoding, Embedded):
         declared = encoding.embedding_weights(sizes_of(num_heads), torch.Generator().manual_seed(7))
         at_embeddings = {name: weight.value.requires_grad_(weight.learned) for name, weight in declared.items()}
-        results.append(encoding.added(_placed(encoding, at_key), num_heads * HEAD_SIZE, **at_embeddings))
+        results.append(encoding.added(placed(encoding, at_key), num_heads * HEAD_SIZE, **at_embeddings))
         weights |= at_embeddings
     for result in results:
         assert result.dtype == torch.float32
@@ -105,7 +105,7 @@ def _results_at(
         random(1, num_heads, len(at), HEAD_SIZE, seed=seed, dtype=torch.float32)
         for seed, at in enumerate((at_query, at_key))
     )
-    query_position, key_position = (_placed(encoding, at) for at in (at_query, at_key))
+    query_position, key_position = (placed(encoding, at) for at in (at_query, at_key))
     turned = [
         encoding.turned(heads.permute(2, 0, 1, 3), position, **weights)
         for heads, position in ((query, query_position), (key, key_position))
@@ -133,14 +133,6 @@ def _results_at(
             seen = at_key <= at_query[:, None]
             return [encoding.of_pairs(query, key, query_position, key_position, **weights).where(seen, 0)]
     return turned
-
-
-def _placed(encoding: Encoding, at: Tensor) -> Tensor:
-    """Positions as the encoding is given them: the same numbers in every track."""
-    if not isinstance(encoding, Placed):
-        return at.float()
-    tracks = encoding.places(torch.zeros(1, 2, dtype=torch.int64), training=False).size(0)
-    return at.float().expand(tracks, 1, -1)
 
 
 @learning
@@ -171,49 +163,13 @@ def test_gradients_are_those_of_finite_differences(case: Case) -> None:
     assert torch.autograd.gradcheck(output, (hidden.requires_grad_(), *trained.values()), fast_mode=True)
 
 
-def test_tokens_to_come_change_nothing(case: Case) -> None:
-    num_heads = case.heads[0]
-    weights = weights_of(case.encoding, num_heads, torch.float64)
-    hidden = random(LENGTH, 2, num_heads * HEAD_SIZE)
-    whole = attend(case.encoding, hidden, weights, num_heads)
-    for length in (1, 2, LENGTH - 1):
-        changed = torch.cat((hidden[:length], hidden[length:] + 1))
-        again = attend(case.encoding, changed, weights, num_heads)
-        torch.testing.assert_close(again[:, :, :length], whole[:, :, :length], rtol=1e-12, atol=1e-12)
-
-
-@pytest.mark.cases_that.with_args(lambda case: case.decodes)
-def test_the_number_of_tokens_to_come_changes_nothing(case: Case) -> None:
-    """A formula may see tokens to come by how many they are alone: divided by all, say."""
-    num_heads = case.heads[0]
-    weights = weights_of(case.encoding, num_heads, torch.float64)
-    hidden = random(LENGTH, 1, num_heads * HEAD_SIZE)
-    whole = attend(case.encoding, hidden, weights, num_heads)
-    vectors = _vectors(case.encoding, num_heads, LENGTH)
-    for length in (1, 2, LENGTH - 1):
-        part = attend(case.encoding, hidden[:length], weights, num_heads)
-        torch.testing.assert_close(part, whole[:, :, :length], rtol=1e-12, atol=1e-12)
-        if vectors is not None:
-            alone = _vectors(case.encoding, num_heads, length)
-            torch.testing.assert_close(alone, vectors[..., :length, :], rtol=1e-12, atol=1e-12)
-
-
-def _vectors(encoding: Encoding, num_heads: int, length: int) -> Tensor | None:
-    """What is added to the embeddings of the first tokens, in fp64."""
-    if not isinstance(encoding, Embedded):
-        return None
-    declared = encoding.embedding_weights(sizes_of(num_heads), torch.Generator().manual_seed(7))
-    weights = {name: weight.value.double() for name, weight in declared.items()}
-    return encoding.added(_placed(encoding, torch.arange(length)).double(), num_heads * HEAD_SIZE, **weights).double()
-
-
 def test_it_acts(case: Case) -> None:
     """Keys in another order give another output, or positions other vectors, unless the encoding is none."""
     num_heads = case.heads[0]
     hidden = random(LENGTH, 1, num_heads * HEAD_SIZE)
     if not case.acts:
         return
-    vectors = _vectors(case.encoding, num_heads, LENGTH)
+    vectors = vectors_of(case.encoding, num_heads, LENGTH)
     if vectors is not None:
         assert (vectors.diff(dim=-2).abs().amax(-1) > 1e-9).any(), "the same vector is added at every position"
         return
@@ -245,18 +201,6 @@ def test_formula_writes_to_no_weight(case: Case) -> None:
     for name, weight in weights.items():
         assert weight.equal(before[name][0])
         assert weight._version == before[name][1]
-
-
-@pytest.mark.kind.with_args(Placed)
-def test_a_tokens_places_follow_from_those_before_it(case: Case) -> None:
-    assert isinstance(case.encoding, Placed)
-    tokens = torch.randint(VOCABULARY, (3, 64), generator=torch.Generator().manual_seed(0))
-    whole = case.encoding.places(tokens, training=False)
-    assert whole.dtype == torch.int64
-    assert whole.shape[1:] == tokens.shape
-    assert (whole >= 0).all()
-    for length in (1, 2, 33):
-        assert case.encoding.places(tokens[:, :length], training=False).equal(whole[..., :length])
 
 
 @pytest.mark.kind.with_args(Rotation)

@@ -5,14 +5,20 @@ from typing import Any
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
+from megatron_mep.config.errors import ConfigError
+from megatron_mep.model.attention_work import take_attention_work
 from megatron_mep.model.gpt import build_model
+from megatron_mep.model.in_force import in_force
+from megatron_mep.model.score import scorer
 from megatron_mep.parallel.config import ParallelConfig
 from megatron_mep.parallel.gradients import sum_over_tensor_ranks
+from megatron_mep.parallel.groups import Groups, seed_streams
 from tests.support.distributed import joined, run
-from tests.support.results import Results, assert_alike, results_of, undivided_results
-from tests.support.tiny import LEARNED, VOCABULARY, model_config
+from tests.support.results import Results, assert_alike, losses_of, results_of, undivided_results
+from tests.support.tiny import LAYOUT_RTOL, LEARNED, VOCABULARY, model_config, samples
+from tests.support.tolerance import assert_exact_equal
 
 SEED = 3
 MODELS: dict[str, dict[str, Any]] = {
@@ -50,6 +56,9 @@ WHOLE_HEADS = {"tape", "dape"}
 """What no heads may be taken from."""
 
 
+EXCHANGES = ("all_gather", "ulysses", "ring")
+
+
 def built(name: str, parallel: ParallelConfig | None = None, **options: Any) -> nn.Module:
     return build_model(model_config(**MODELS[name]), parallel or ParallelConfig(), VOCABULARY, SEED, **options)
 
@@ -75,7 +84,7 @@ def _undivided(file: Path) -> None:
     torch.save({name: undivided_results(built(name), here.tensor_group) for name in MODELS}, file)
 
 
-@pytest.mark.parametrize("exchange", ["all_gather", "ulysses", "ring"])
+@pytest.mark.parametrize("exchange", EXCHANGES)
 @pytest.mark.parametrize(("tensor", "context", "sequence"), [(1, 2, False), (1, 4, False), (2, 2, True)])
 def test_every_encoding_computes_alike(expected: Path, exchange: str, tensor: int, context: int, sequence: bool):
     layout = {"tensor": tensor, "context": context, "sequence": sequence, "context_exchange": exchange}
@@ -96,3 +105,80 @@ def _divided(file: Path, options: dict[str, Any]) -> None:
         except AssertionError as error:
             wrong.append(str(error))
     assert not wrong, "\n".join(wrong)
+
+
+def test_recomputed_activations_change_nothing():
+    run(_recompute, 4)
+
+
+def _recompute() -> None:
+    here = joined(tensor=2, context=2)
+    for exchange in EXCHANGES:
+        layout = ParallelConfig(tensor=2, sequence=True, context=2, context_exchange=exchange)
+        for name in ("learned mep", "rope", "fire", "fox with gains"):
+            if not served(name, layout):
+                continue
+            expected = _gradients(name, layout, here, "none")
+            for recompute in ("selective", "full"):
+                for actual, plain in zip(_gradients(name, layout, here, recompute), expected, strict=True):
+                    assert_exact_equal(actual, plain, f"{name} by {exchange}, {recompute}")
+
+
+def _gradients(name: str, layout: ParallelConfig, here: Groups, recompute: Any) -> list[Tensor]:
+    model = build_model(
+        model_config(**MODELS[name], hidden_dropout=0.1), layout, VOCABULARY, SEED, torch.float32, recompute
+    )
+    sum_over_tensor_ranks(model, here.tensor_group)
+    seed_streams(SEED + here.stream)
+    losses = losses_of(model, samples(0, 2))
+    losses.mean().backward()
+    return [losses.detach(), *(parameter.grad for parameter in model.parameters() if parameter.grad is not None)]
+
+
+LONG = 1024
+WINDOWED = {"encoding": {"name": "alibi"}, "attention_epsilon": 1e-4, "qk_norm": True}
+
+
+def test_keys_too_far_back_are_dropped_and_counted_as_on_one_rank(tmp_path: Path):
+    file = tmp_path / "scores.pt"
+    run(_scored_alone, 1, file)
+    run(_scored_together, 2, file)
+
+
+def _scored_alone(file: Path) -> None:
+    here = joined()
+    model = build_model(model_config(**WINDOWED), ParallelConfig(), VOCABULARY, SEED)
+    scores = scorer(model, here.device)(samples(0, 2, LONG))
+    torch.save((scores, take_attention_work(model, here)), file)
+
+
+def _scored_together(file: Path) -> None:
+    here = joined(context=2)
+    expected, alone = torch.load(file, weights_only=False)
+    assert alone.kept < 0.7, "hardly a key is dropped"
+    for exchange in ("all_gather", "ulysses"):
+        layout = ParallelConfig(context=2, context_exchange=exchange)
+        model = build_model(model_config(**WINDOWED), layout, VOCABULARY, SEED)
+        # every rank gives whole sequences, and gets the scores of all their tokens
+        scores = scorer(model, here.device)(samples(0, 2, LONG))
+        assert torch.allclose(scores, expected, rtol=LAYOUT_RTOL, atol=0), exchange
+        together = take_attention_work(model, here)
+        assert together.causal_pairs == alone.causal_pairs, exchange
+        assert together.kept == pytest.approx(alone.kept, abs=0.1), exchange
+        assert 0 < together.dropped <= 1e-4, exchange
+
+
+def test_it_is_told_how_ranks_share_a_sequence_and_refused_where_they_cannot():
+    run(_told, 2)
+
+
+def _told() -> None:
+    joined(context=2)
+    for exchange in EXCHANGES:
+        layout = ParallelConfig(context=2, context_exchange=exchange)
+        assert f"causal mask, shared by 2 context ranks by {exchange}, " in in_force(built("rope", layout))
+    ring = ParallelConfig(context=2, context_exchange="ring")
+    assert "by ring, ring attention (mep's bias by distance: exact" in in_force(built("mep", ring))
+    # also for an encoding that only evaluation puts in the place of the run's
+    with pytest.raises(ConfigError, match=r"parallel\.context_exchange"):
+        built("fire", ring)

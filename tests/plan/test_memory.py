@@ -32,7 +32,7 @@ def run_with(model: Tree, training: Tree, parallel: Tree) -> RunConfig:
     tree = run_tree(
         model={"num_layers": 3, "hidden_size": 64, "num_attention_heads": 4, **model},
         training={"seq_length": LENGTH, "micro_batch_size": 2, "global_batch_size": 4, **training},
-        data={"folder": "nowhere", "tokenizer": {"vocab_size": VOCABULARY}},
+        data={"folder": "nowhere", "tokenizer": {"kind": "train", "vocab_size": VOCABULARY}},
         parallel=parallel,
     )
     return run_of(tree)

@@ -1,16 +1,22 @@
+import math
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
 import pytest
 import torch
+from torch import nn
 
 from megatron_mep.attention.work import Work
+from megatron_mep.config.errors import TrainingError
 from megatron_mep.parallel.groups import Groups
 from megatron_mep.training import loop
 from megatron_mep.training.attention_metrics import attention_metrics
 from megatron_mep.training.config import LoggingConfig
 from megatron_mep.training.loop import Job, train
+from megatron_mep.training.watch import Seen
+from megatron_mep.training.watch import Watch as StepWatch
 from tests.support.distributed import joined, run
 from tests.support.tiny import SEQ_LENGTH, samples, training_config
 
@@ -34,16 +40,28 @@ class Watch:
 
 
 class Engine:
-    """Its loss is the number of the step, plus the rank."""
+    """Its loss is the number of the step, plus the rank; NaN on the last rank in steps that are `faulty`."""
 
-    def __init__(self, watch: Watch, done_steps: int, data_rank: int) -> None:
-        self._watch, self._step, self._rank = watch, done_steps + 1, data_rank
+    def __init__(self, watch: Watch, done_steps: int, here: Groups, faulty: tuple[int, ...]) -> None:
+        self._watch, self._step, self._rank = watch, done_steps + 1, here.data_rank
+        self._faulty = faulty if here.data_rank == here.data_size - 1 else ()
+        self.module = nn.Linear(1, 1)
         self.optimizer = SimpleNamespace(param_groups=[{"lr": None}])
 
     def train(self) -> None: ...
 
     def __call__(self, _inputs: torch.Tensor, _position_ids: None, _mask: None, labels: torch.Tensor):
-        return torch.full(labels.shape, float(self._step + self._rank))
+        return torch.full(labels.shape, math.nan if self._step in self._faulty else float(self._step + self._rank))
+
+    def zero_optimization(self) -> bool:
+        return False
+
+    def zero_optimization_partition_gradients(self) -> bool:
+        return False
+
+    def zero_grad(self) -> None:
+        self._watch.goes_on(STEP_S, ("skip", self._step, self.optimizer.param_groups[0]["lr"]))
+        self._step += 1
 
     def backward(self, loss: torch.Tensor) -> None: ...
 
@@ -76,6 +94,8 @@ class Shown:
         self._watch = watch
         self.records: dict[int, tuple[int, dict[str, float], dict[str, float]]] = {}
         self.left_s: dict[int, float] = {}
+        self.told: dict[int, dict[str, str]] = {}
+        self.said: list[str] = []
         self.advanced = 0
 
     def write(self, step: int, consumed_tokens: int, metrics: dict[str, float], encoding: dict[str, float]) -> None:
@@ -85,14 +105,20 @@ class Shown:
     def advance(self) -> None:
         self.advanced += 1
 
-    def tell(self, step: int, _told: dict[str, str], left_s: float) -> None:
-        self.left_s[step] = left_s
+    def tell(self, step: int, told: dict[str, str], left_s: float) -> None:
+        self.told[step], self.left_s[step] = told, left_s
+
+    def say(self, line: str) -> None:
+        self.said.append(line)
 
 
-def trained(here: Groups, done_steps: int = 0, **logging: Any) -> tuple[float, Watch, Shown]:
+def trained(
+    here: Groups, done_steps: int = 0, faulty: tuple[int, ...] = (), max_consecutive: int = 10, **logging: Any
+) -> tuple[float, Watch, Shown]:
     watch = Watch()
     shown = Shown(watch)
-    engine = Engine(watch, done_steps, here.data_rank)
+    engine = Engine(watch, done_steps, here, faulty)
+    training = training_config(steps=STEPS, non_finite={"max_consecutive": max_consecutive})
 
     def validate(step: int) -> dict[str, float]:
         watch.goes_on(100, ("validate", step))
@@ -103,7 +129,7 @@ def trained(here: Groups, done_steps: int = 0, **logging: Any) -> tuple[float, W
         scheduler=Scheduler(engine, done_steps),
         micro_batch=lambda first: samples(first, 1),
         groups=here,
-        training=training_config(steps=STEPS),
+        training=training,
         logging=LoggingConfig(interval=3, **logging),
         flops_per_token=1e12,
         metrics=shown,
@@ -112,6 +138,8 @@ def trained(here: Groups, done_steps: int = 0, **logging: Any) -> tuple[float, W
         validate=validate,
         is_save_due=lambda step: step in (4, STEPS),
         save=lambda step: watch.goes_on(1000, ("save", step)),
+        last_checkpoint=lambda: Path("checkpoints/step_00000001"),
+        watch=StepWatch(training, Seen()),
         encoding_metrics=lambda: {"layer_01/slope/min": 1.0},
         attention_metrics=lambda: attention_metrics(Work(kept_pairs=1, causal_pairs=4, dropped=1e-7)),
     )
@@ -162,6 +190,8 @@ def _records():
             "tokens_per_s": tokens_per_s,
             "tflops_per_device_causal": tokens_per_s / 2,
             "mfu_causal": tokens_per_s / 2 / 64,
+            "skipped_steps": 0,
+            "loss_spikes": 0,
             "attention_kept": 0.25,
             "attention_dropped": 1e-7,
         }
@@ -182,3 +212,60 @@ def _done():
     loss, watch, _ = trained(joined(), done_steps=STEPS)
     assert loss != loss
     assert watch.events == []
+
+
+def test_a_skipped_step_is_recorded_and_a_checkpoint_waits_for_one_that_is_taken():
+    run(_skipped, 2)
+
+
+def _skipped():
+    loss, watch, shown = trained(joined(), faulty=(1, 4))
+    assert watch.events == [
+        ("skip", 1, 1),
+        ("record", 1),
+        ("step", 2, 2),
+        ("validate", 2),
+        ("record", 2),
+        ("step", 3, 3),
+        ("record", 3),
+        ("skip", 4, 4),
+        ("record", 4),
+        ("step", 5, 5),
+        ("save", 5),
+        ("step", 6, 6),
+        ("validate", 6),
+        ("record", 6),
+        ("step", 7, 7),
+        ("record", 7),
+        ("save", 7),
+    ]
+    assert loss == 7.5
+    for step, (_, metrics, _) in shown.records.items():
+        assert ("grad_norm" in metrics) == math.isfinite(metrics["loss"]) == (step not in (1, 4))
+        assert metrics["skipped_steps"] == (1 if step < 4 else 2)
+        assert shown.told[step]["skipped"] == str(metrics["skipped_steps"])
+        assert "spikes" not in shown.told[step]
+    assert shown.said == [
+        f"step {step}: not finite, skipped: loss nan; 1 in a row, {n} so far" for step, n in ((1, 1), (4, 2))
+    ]
+
+
+def test_the_last_step_is_saved_also_where_it_is_skipped():
+    run(_last, 1)
+
+
+def _last():
+    loss, watch, _ = trained(joined(), faulty=(STEPS,))
+    assert watch.events[-3:] == [("skip", STEPS, STEPS), ("record", STEPS), ("save", STEPS)]
+    assert math.isnan(loss)
+
+
+def test_a_run_ends_on_all_ranks_once_the_record_is_written():
+    run(_ends, 2)
+
+
+def _ends():
+    here = joined()
+    with pytest.raises(TrainingError, match=r"step 4 .*checkpoint is checkpoints/step_00000001") as ended:
+        trained(here, faulty=(2, 3, 4), max_consecutive=3)
+    assert ended.value.exit_code == 3

@@ -63,3 +63,14 @@ def test_tensorboard_shows_steps_and_tokens_across_restarts(tmp_path: Path):
         assert [value for _, value in found] == pytest.approx([loss for _, loss in expected])
     slopes = scalars(tmp_path, "steps", "encoding/layer_01/slope_0/min")
     assert [value for _, value in slopes] == [1.0, 2.0, 6.0, 8.0, 10.0]
+
+
+def test_what_is_not_finite_is_null(tmp_path: Path):
+    writer = MetricsWriter(tmp_path, 0, tensorboard=True)
+    writer.write(1, 64, {"loss": float("nan"), "skipped_steps": 1}, {})
+    writer.close()
+    assert records(tmp_path) == [{"step": 1, "consumed_tokens": 64, "loss": None, "skipped_steps": 1}]
+    ((step, value),) = scalars(tmp_path, "steps", "by step/loss")
+    assert (step, value != value) == (1, True)
+    write(tmp_path, range(2, 3), resumed_step=1)
+    assert [record["loss"] for record in records(tmp_path)] == [None, 0.5]
