@@ -1,4 +1,4 @@
-"""What `mep check` tells of the balance of tensor ranks."""
+"""What `mep check` tells of the layout, and of the balance of tensor ranks."""
 
 import re
 from typing import Any
@@ -17,6 +17,14 @@ def balance(encoding: dict[str, Any], tensor: int = 2, epsilon: float = 1e-6) ->
     run = run_of(run_tree(model=model, parallel={"tensor": tensor}, training=training, evaluation=evaluation))
     found = re.search(r"^tensor balance +(.*)$", describe(run), flags=re.MULTILINE)
     return found and found[1]
+
+
+def test_shares_of_a_sequence_are_told():
+    layout = {"tensor": 2, "sequence": True, "context": 2, "context_exchange": "ring"}
+    told = describe(run_of(run_tree(parallel=layout)), 8)
+    assert re.search(r"^world size +8 = tensor 2, sequence parallel x context 2 by ring x data 2$", told, re.MULTILINE)
+    assert re.search(r"^tokens per rank +4 of each sequence's 8, in 2 chunks$", told, re.MULTILINE)
+    assert re.search(r"^attention on cpu +mep in every layer by ring: ", told, re.MULTILINE)
 
 
 def test_idle_tensor_ranks_are_told_with_the_order_that_evens_them():

@@ -41,8 +41,9 @@ WORTH_CENTRING = 0.5
 MOST_KEPT = 0.5
 """Share of pairs, kept were all scores zero, from which on looking for more to drop costs more than it saves."""
 ROUNDING = 1e-3
-ROUNDINGS = 8
-"""Nats kept back for rounding: a constant, and so many roundings of the largest number that the rule adds up."""
+ROUNDINGS = 256
+"""Nats kept back for rounding: a constant, and so many roundings of the largest number that the rule adds up: a length
+and a product are sums over up to so many dimensions of a head."""
 
 
 class Reach:

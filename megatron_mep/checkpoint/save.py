@@ -71,7 +71,7 @@ def save_checkpoint(
 
 
 def _kept(value_of: ValueOf, groups: Groups) -> ValueOf:
-    """Moves values to the memory of the host, on the first of the ranks that hold them, which writes; others keep shapes.
+    """Moves values to host memory, on the first of the ranks that hold them, which writes; others keep shapes.
 
     All together they are three copies of the model, more than a device may have room for.
     """

@@ -12,7 +12,7 @@ class Accelerator(NamedTuple):
     source: str
     """Where its numbers stand."""
     bf16_tflops: float | None
-    """Dense, without sparsity; `None` where no maker states a rate."""
+    """Dense, half of what is stated with sparsity; `None` where no maker states a rate."""
     fp32_tflops: float | None
     """Without TF32, which training does not switch on."""
     memory_gb: float | None

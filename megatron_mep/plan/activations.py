@@ -103,8 +103,10 @@ class _Layer:
     @property
     def dropped(self) -> int:
         """The mask of one dropout on the residual stream: as numbers on a CPU, as booleans on a GPU."""
+        if not self._share.model.hidden_dropout:
+            return 0
         each = 1 if self._on_gpu else self._itemsize
-        return each * self._share.tokens_between * self._share.model.hidden_size * bool(self._share.model.hidden_dropout)
+        return each * self._share.tokens_between * self._share.model.hidden_size
 
     def norm(self, size: int, rows: int) -> int:
         """A norm of vectors: its input and output, which a linear layer saves, and per vector what it divides by.

@@ -41,7 +41,7 @@ class Memory:
 
 
 def memory_of(share: Share, activations: Activations) -> Memory:
-    """The memory of a rank that trains. What a process needs for itself, libraries and contexts of devices, is apart."""
+    """The memory of a rank that trains; what a process needs for itself, as for libraries and drivers, is apart."""
     stage, itemsize = share.training.zero_stage, share.itemsize
     all_weights, part = share.num_weights, share.num_partitioned
     several, narrow = share.micro_batches > 1, itemsize < WIDE

@@ -27,12 +27,9 @@ class Share:
     def of(cls, run: RunConfig, vocabulary_size: int, world_size: int) -> "Share":
         """The share of a run on so many ranks; a `ConfigError` where an axis is not planned for."""
         parallel = run.parallel
-        mistakes = [
-            Mistake(f"parallel.{axis}", size, "is not reckoned with by `mep plan` yet",
-                    "set it to 1 here; `mep check` takes it")  # fmt: skip
-            for axis, size in (("context", parallel.context), ("pipeline", parallel.pipeline))
-            if size > 1
-        ]
+        axes = {"context": parallel.context, "pipeline": parallel.pipeline}
+        rule, remedy = "is not reckoned with by `mep plan` yet", "set it to 1 here; `mep check` takes it"
+        mistakes = [Mistake(f"parallel.{axis}", size, rule, remedy) for axis, size in axes.items() if size > 1]
         if mistakes:
             raise ConfigError(mistakes)
         return cls(

@@ -98,7 +98,8 @@ def _memory(plan: Plan) -> Iterator[Fact]:
 
 
 def _verdict(plan: Plan) -> str:
-    return f"{'fits' if plan.fits else 'DOES NOT FIT'} the {plan.accelerator.memory_gb:g} GB of {plan.accelerator.title}"
+    verdict = "fits" if plan.fits else "DOES NOT FIT"
+    return f"{verdict} the {plan.accelerator.memory_gb:g} GB of {plan.accelerator.title}"
 
 
 def _traffic(plan: Plan) -> Iterator[Fact]:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from megatron_mep.config.errors import CheckpointError
+from megatron_mep.config.errors import CheckpointError, ConfigError
 from megatron_mep.evaluate import evaluate
 from megatron_mep.evaluation.rows import ResultRow, read_rows
 from megatron_mep.reporting.report import write_report
@@ -27,8 +27,14 @@ def alone(trained) -> list[ResultRow]:
 
 @pytest.mark.parametrize(
     "overrides",
-    [(), ("parallel.tensor=2",), ("parallel.tensor=2", "parallel.sequence=true")],
-    ids=["data", "tensor", "sequence"],
+    [
+        (),
+        ("parallel.tensor=2",),
+        ("parallel.tensor=2", "parallel.sequence=true"),
+        ("parallel.context=2",),
+        ("parallel.context=2", "parallel.context_exchange=ring"),
+    ],
+    ids=["data", "tensor", "sequence", "context", "ring"],
 )
 def test_two_ranks_give_the_rows_of_one(trained, alone, overrides, tmp_path):
     rows = evaluate_on(2, trained.folder, tmp_path / "rows.jsonl", overrides)
@@ -37,6 +43,13 @@ def test_two_ranks_give_the_rows_of_one(trained, alone, overrides, tmp_path):
         assert row.nll == pytest.approx(expected.nll, rel=1e-5)
         assert row.bits_per_byte == pytest.approx(expected.bits_per_byte, rel=1e-5)
         assert (row.length, row.context, row.scored_hash) == (expected.length, expected.context, expected.scored_hash)
+
+
+def test_lengths_that_do_not_divide_into_two_chunks_a_rank_are_refused(trained):
+    with pytest.raises(ConfigError) as caught:
+        evaluate(trained.folder, ["parallel.context=16"])
+    told = {mistake.key: mistake for mistake in caught.value.mistakes}
+    assert told["training.seq_length"].remedy == "try 32"
 
 
 def test_every_length_scores_the_same_tokens(alone):

@@ -23,7 +23,7 @@ def _own(option: str) -> Case:
     try:
         return Case(option, stated(name, options))
     except ConfigError as error:
-        pytest.exit(f"--encoding {option}: {error}", returncode=pytest.ExitCode.USAGE_ERROR)
+        raise pytest.fail.Exception(f"--encoding {option}: {error}", pytrace=False) from None
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

@@ -32,6 +32,20 @@ def test_counts_are_those_of_the_built_model():
     run(_counts, 1)
 
 
+@pytest.mark.parametrize("sequence", [False, True])
+def test_the_count_of_a_tensor_rank_is_that_of_the_built_model(sequence: bool):
+    run(_counts_of_a_rank, 2, sequence)
+
+
+def _counts_of_a_rank(sequence: bool):
+    joined(tensor=2, sequence=sequence)
+    for changes in (changes for changes in MODELS if changes.get("num_query_groups") != 1):
+        config = model_config(**changes)
+        model = build_model(config, ParallelConfig(tensor=2, sequence=sequence), VOCABULARY, seed=0)
+        held = sum(parameter.numel() for parameter in model.parameters())
+        assert num_parameters(config, padded_vocabulary(VOCABULARY, 2), 2) == held, changes
+
+
 def _counts():
     joined()
     for changes in MODELS:

@@ -1,7 +1,5 @@
 """Several processes for one test: forked, joined by gloo through a file, one thread each."""
 
-import os
-import signal
 import tempfile
 from collections.abc import Callable
 from datetime import timedelta
@@ -41,7 +39,7 @@ def run_and_kill(body: Callable[..., None], world_size: int, rank: int, after_s:
         )
         if context.join(after_s):
             return False
-        os.kill(context.pids()[rank], signal.SIGKILL)
+        context.processes[rank].kill()
         try:
             while not context.join():
                 pass

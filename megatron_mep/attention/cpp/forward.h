@@ -9,8 +9,8 @@
 
 constexpr Int KEYS = 128;          // by which a block walks on at most
 constexpr Int STEP = 32;           // of which a walk may end at each
-constexpr float ROUNDING = 2e-3f;  // bits kept back for it, and so many of it in the largest number that is added up
-constexpr float ROUNDINGS = 8 * 1.1920929e-7f;
+constexpr float ROUNDING = 2e-3f;  // bits kept back for it, and as many of it in the largest number that is added up
+constexpr float ROUNDINGS = 256 * 1.1920929e-7f;  // as two products over a head of 256 may make
 
 class Block {
   public:
