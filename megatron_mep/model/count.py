@@ -25,7 +25,7 @@ def num_parameters(model: ModelConfig, vocabulary_size: int, tensor_size: int = 
     per_dimension = 2 if model.norm == "layernorm" else 1
     norm, head_norm = per_dimension * model.hidden_size, per_dimension * model.head_size
     norms = 2 * norm + (2 * head_norm if model.qk_norm else 0)
-    matrices = _matrices(model)
+    matrices = layer_matrices(model)
     divided, whole = sum(rows * columns for rows, columns in matrices), norms
     if model.linear_bias:
         # every second matrix puts out the residual stream, which each rank has whole, and its bias with it
@@ -42,7 +42,7 @@ def flops_per_token(model: ModelConfig, vocabulary_size: int, seq_length: int) -
     and 6 S hidden_size for each layer's attention, half of the 12 S hidden_size of "PaLM" (arXiv:2204.02311,
     appendix B), which counts masked scores too. Recomputed activations are not counted.
     """
-    matrices = model.num_layers * sum(rows * columns for rows, columns in _matrices(model))
+    matrices = model.num_layers * sum(rows * columns for rows, columns in layer_matrices(model))
     return 6.0 * (matrices + vocabulary_size * model.hidden_size + model.num_layers * seq_length * model.hidden_size)
 
 
@@ -52,7 +52,7 @@ def flops_per_token_of_all_scores(model: ModelConfig, vocabulary_size: int, seq_
     return causal + 6.0 * model.num_layers * seq_length * model.hidden_size
 
 
-def _matrices(model: ModelConfig) -> list[tuple[int, int]]:
+def layer_matrices(model: ModelConfig) -> list[tuple[int, int]]:
     """Outputs and inputs of a layer's linear layers."""
     keys = model.groups * model.head_size
     gate = 2 if model.activation == "swiglu" else 1

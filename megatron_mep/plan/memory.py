@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from megatron_mep.plan.activations import Activations
 from megatron_mep.plan.share import Share
-from megatron_mep.training.zero import LARGEST_BUCKET, MOST_LIVE
+from megatron_mep.training.zero import LARGEST_BUCKET, MOST_LIVE, MOST_PREFETCHED
 
 WIDE = 4
 """Bytes of a number in fp32."""
@@ -63,7 +63,9 @@ def memory_of(share: Share, activations: Activations) -> Memory:
         step = (3 if narrow else 4) * mine
     else:
         weights, gradients = itemsize * part, mine
-        gathered = itemsize * min(all_weights, MOST_LIVE) if share.data > 1 else 0
+        if share.data > 1:
+            # those that are fetched ahead lie side by side first, and then each by itself
+            gathered = itemsize * (min(all_weights, MOST_LIVE) + min(share.num_fetched, MOST_PREFETCHED))
         # its gradients and its bucket are there from the start
         standing = mine + bucket
         passes = standing + gathered + max(activations.peak, 2 * bucket)

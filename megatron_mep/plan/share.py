@@ -4,10 +4,11 @@ from dataclasses import dataclass
 
 from megatron_mep.config.errors import ConfigError, Mistake
 from megatron_mep.model.config import ModelConfig
-from megatron_mep.model.count import num_parameters, padded_vocabulary
+from megatron_mep.model.count import layer_matrices, num_parameters, padded_vocabulary
 from megatron_mep.run import RunConfig
 from megatron_mep.training.config import TrainingConfig
 from megatron_mep.training.precision import dtype_of
+from megatron_mep.training.zero import PERSISTENT
 
 
 @dataclass(frozen=True)
@@ -51,6 +52,14 @@ class Share:
     def num_weights(self) -> int:
         """Trained weights that one rank computes with."""
         return num_parameters(self.model, self.vocabulary, self.tensor)
+
+    @property
+    def num_fetched(self) -> int:
+        """Those in parameters so large that ZeRO 3 gathers them anew for each use."""
+        layer = [rows * columns // self.tensor for rows, columns in layer_matrices(self.model)]
+        embedding = self.vocabulary * self.model.hidden_size // self.tensor
+        parameters = self.model.num_layers * layer + (1 if self.model.tied_embeddings else 2) * [embedding]
+        return sum(size for size in parameters if size >= PERSISTENT)
 
     @property
     def num_partitioned(self) -> int:

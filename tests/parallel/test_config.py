@@ -61,7 +61,7 @@ def test_sequences_divide_into_two_chunks_a_rank_and_each_share_over_tensor_rank
     ("tree", "key", "rule"),
     [
         ({"context": 0}, "context", "greater than 0"),
-        ({"context": 2, "context_exchange": "gather"}, "context_exchange", "all_gather"),
+        ({"context": 2, "context_exchange": "gather"}, "context_exchange", "is not a known choice"),
         ({"pipeline": 4}, "pipeline", "not available in this version"),
         ({"sequence": True}, "sequence", "needs tensor > 1"),
         ({"tensor": 0}, "tensor", "greater than 0"),

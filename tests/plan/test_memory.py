@@ -7,8 +7,10 @@ import pytest
 import torch
 
 from megatron_mep.model.gpt import build_model
+from megatron_mep.plan import memory
 from megatron_mep.plan.plan import Plan, plan_of
 from megatron_mep.run import RunConfig, run_of
+from megatron_mep.training import engine
 from megatron_mep.training.engine import build_engine
 from megatron_mep.training.precision import dtype_of
 from megatron_mep.training.step import micro_batch_starts, train_step
@@ -106,6 +108,14 @@ def test_the_peak_of_training_is_near(model: Tree, training: Tree, ranks: int):
     run(_trained, ranks, model, training)
 
 
+@pytest.mark.parametrize("stage", [1, 2, 3])
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_weights_that_fill_many_buckets(stage: int, precision: str, monkeypatch: pytest.MonkeyPatch):
+    for module in (engine, memory):
+        monkeypatch.setattr(module, "LARGEST_BUCKET", 60_000)
+    run(_trained, 1, {"num_layers": 6}, {"zero_stage": stage, "precision": precision})
+
+
 def _trained(model: Tree, training: Tree) -> None:
     groups = joined()
     told = run_with(model, training, {})
@@ -116,7 +126,9 @@ def _trained(model: Tree, training: Tree) -> None:
 def _train(told: RunConfig, groups: Any) -> None:
     training = told.training
     model = build_model(told.model, told.parallel, VOCABULARY, 0, dtype_of(training.precision), training.recompute)
-    engine = build_engine(model, training, groups)
+    trained = build_engine(model, training, groups)
     size = training.micro_batch_size
-    starts = micro_batch_starts(1, training, groups)
-    train_step(engine, lambda first: samples(first, size, training.seq_length), starts, torch.device("cpu"))
+    # in its second step ZeRO 3 knows what it will need, and fetches it ahead
+    for step in (1, 2):
+        starts = micro_batch_starts(step, training, groups)
+        train_step(trained, lambda first: samples(first, size, training.seq_length), starts, torch.device("cpu"))
