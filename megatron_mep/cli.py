@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from megatron_mep.config.errors import Mistake, UserError
+from megatron_mep.plan.accelerators import ACCELERATORS, PEAK_FRACTION
 from megatron_mep.standard_output import READER_LEFT, reader_left
 
 OVERRIDES = "key.sub=value ...: overrides of the run file, for example training.steps=100 model.encoding.name=alibi"
-DEVICES = ("h100", "h200", "a100", "cpu")
 GENERATION = (
     "key.sub=value ...: overrides of the run file; the section generation has max_new_tokens, temperature (0: always "
     "the likeliest token), top_k, top_p, seed, prefill_chunk and stop_at_end, for example generation.temperature=0"
@@ -72,9 +72,9 @@ def _parser() -> argparse.ArgumentParser:
     plan = _verb(verbs, "plan", _plan, "work out memory, traffic, operations and time of a run on a layout")
     _add_run(plan)
     plan.add_argument("--world-size", type=_positive, metavar="N", help="ranks (the fewest that the layout allows)")
-    plan.add_argument("--device", choices=DEVICES, default="h100", help="what the ranks run on (h100)")
-    plan.add_argument("--peak-fraction", type=_fraction, default=0.4, metavar="F",
-                      help="share of the device's peak that is taken to be reached (0.4)")  # fmt: skip
+    plan.add_argument("--device", choices=ACCELERATORS, default="h100", help="what the ranks run on (h100)")
+    plan.add_argument("--peak-fraction", type=_fraction, default=PEAK_FRACTION, metavar="F",
+                      help=f"share of the device's peak that is taken to be reached ({PEAK_FRACTION})")  # fmt: skip
     plan.add_argument("--json", action="store_true", help="print it for a program, in bytes and seconds")
 
     prepare = _verb(verbs, "prepare", _prepare, "make the tokenizer and the tokenized corpus of a run")

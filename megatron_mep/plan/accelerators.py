@@ -1,8 +1,11 @@
-"""What a device can do at most, as its maker states it."""
+"""What a device can do at most, as its maker states it; read at second hand, the data sheets were not opened."""
 
 from typing import Literal, NamedTuple
 
 Device = Literal["h200", "h100", "a100", "cpu"]
+
+PEAK_FRACTION = 0.4
+"""Share of its peak that a device is taken to reach, where none is stated; an assumption, not a measurement."""
 
 
 class Accelerator(NamedTuple):
@@ -25,8 +28,8 @@ class Accelerator(NamedTuple):
 
 
 ACCELERATORS: dict[Device, Accelerator] = {
-    "h200": Accelerator("H200 SXM", "NVIDIA H200 datasheet", 989.5, 67.0, 141.0),
-    "h100": Accelerator("H100 SXM", "NVIDIA H100 datasheet", 989.5, 67.0, 80.0),
-    "a100": Accelerator("A100 SXM 80 GB", "NVIDIA A100 datasheet", 312.0, 19.5, 80.0),
+    "h200": Accelerator("H200 SXM", "NVIDIA's figures, at second hand", 989.5, 67.0, 141.0),
+    "h100": Accelerator("H100 SXM", "NVIDIA's figures, at second hand", 989.5, 67.0, 80.0),
+    "a100": Accelerator("A100 SXM 80 GB", "NVIDIA's figures, at second hand", 312.0, 19.5, 80.0),
     "cpu": Accelerator("CPU", "nobody", None, None, None, "cpu"),
 }

@@ -9,7 +9,7 @@ from megatron_mep.encodings.base import Encoding
 from megatron_mep.encodings.nope import Nope
 from megatron_mep.model.count import flops_per_token, flops_per_token_of_all_scores, num_parameters
 from megatron_mep.model.decode import cache_bytes
-from megatron_mep.plan.accelerators import ACCELERATORS, Accelerator, Device
+from megatron_mep.plan.accelerators import ACCELERATORS, PEAK_FRACTION, Accelerator, Device
 from megatron_mep.plan.activations import activations_of
 from megatron_mep.plan.communication import Traffic, communication_of
 from megatron_mep.plan.memory import Memory, memory_of
@@ -18,9 +18,6 @@ from megatron_mep.preflight import vocabulary_of
 from megatron_mep.rules import batches_fit
 from megatron_mep.run import RunConfig
 from megatron_mep.training.precision import dtype_of
-
-PEAK_FRACTION = 0.4
-"""Share of its peak that a device is taken to reach, where none is stated: what good large runs report."""
 
 
 @dataclass(frozen=True)
