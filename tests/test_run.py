@@ -153,3 +153,10 @@ def test_what_is_no_encoding_of_ones_own_is_told_at_its_name(own: str, name: str
     assert (mistake.key, mistake.value) == ("model.encoding.name", name)
     assert mistake.rule.endswith(rule)
     assert mistake.remedy
+
+
+def test_a_module_of_ones_own_that_is_no_python_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "no_python_at_all.py").write_text("class Mine(:\n", encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ConfigError, match=r"must be importable \(invalid syntax \(no_python_at_all.py, line 1\)\)"):
+        run_of(encoded(name="no_python_at_all:Mine"))

@@ -39,7 +39,7 @@ def own_class(name: str, base: type[Kind]) -> type[Kind]:
         raise ValueError(f"must be written {OWN}; for example my_encodings:Mine")
     try:
         found = getattr(import_module(module), attribute)
-    except (ImportError, AttributeError) as error:
+    except (ImportError, AttributeError, SyntaxError) as error:
         raise ValueError(f"must be importable ({error}); correct it, or put its folder on PYTHONPATH") from error
     if not (isinstance(found, type) and issubclass(found, base)) or isabstract(found):
         raise ValueError(f"must name a subclass of {base.__name__} without abstract methods; correct the class")
