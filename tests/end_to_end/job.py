@@ -1,12 +1,15 @@
 """A whole job in miniature: a run on a corpus of stories, started on several ranks without a launcher."""
 
+import json
 import os
 import signal
 from pathlib import Path
 from typing import Any
 
+import pytest
 from torch import distributed
 
+from megatron_mep.config.errors import CheckpointError
 from megatron_mep.evaluate import evaluate
 from megatron_mep.evaluation.rows import ResultRow, read_rows
 from megatron_mep.pretrain import pretrain
@@ -42,6 +45,16 @@ def train_until_killed(world_size: int, run: RunConfig, rank: int, after_s: floa
     return run_and_kill(_train, world_size, rank, after_s, run, None)
 
 
+def keys_refused(run: RunConfig, file: Path) -> list[str]:
+    """The keys of the mistakes for which training is refused, by way of a file that is not there yet.
+
+    In a process of its own: threads that training has started do not survive the forks of later tests.
+    """
+    run_ranks(_refused, 1, run, file)
+    keys: list[str] = json.loads(file.read_text(encoding="utf-8"))
+    return keys
+
+
 def evaluate_on(world_size: int, checkpoint: Path, to: Path, overrides: tuple[str, ...] = ()) -> list[ResultRow]:
     """Evaluates on ranks of this machine."""
     run_ranks(_evaluate, world_size, checkpoint, to, overrides)
@@ -53,6 +66,13 @@ def _train(run: RunConfig, killed_at: tuple[str, int] | None) -> None:
     if killed_at is not None and distributed.get_rank() == distributed.get_world_size() - 1:
         _die_at(*killed_at)
     pretrain(run)
+
+
+def _refused(run: RunConfig, file: Path) -> None:
+    describe_rank()
+    with pytest.raises(CheckpointError) as caught:
+        pretrain(run)
+    file.write_text(json.dumps([mistake.key for mistake in caught.value.mistakes]), encoding="utf-8")
 
 
 def _evaluate(checkpoint: Path, to: Path, overrides: tuple[str, ...]) -> None:
