@@ -3,6 +3,7 @@
 #
 #   bash tests/run.sh              all of it
 #   bash tests/run.sh -k alibi     the same checks, and those tests alone
+#   bash tests/run.sh --slow       also the tests that take minutes
 set -euo pipefail
 cd "$(dirname "$0")/.."
 EXTRA=test

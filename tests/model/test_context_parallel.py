@@ -85,7 +85,14 @@ def _undivided(file: Path) -> None:
 
 
 @pytest.mark.parametrize("exchange", EXCHANGES)
-@pytest.mark.parametrize(("tensor", "context", "sequence"), [(1, 2, False), (1, 4, False), (2, 2, True)])
+@pytest.mark.parametrize(
+    ("tensor", "context", "sequence"),
+    [
+        (1, 2, False),
+        pytest.param(1, 4, False, marks=pytest.mark.slow),
+        pytest.param(2, 2, True, marks=pytest.mark.slow),
+    ],
+)
 def test_every_encoding_computes_alike(expected: Path, exchange: str, tensor: int, context: int, sequence: bool):
     layout = {"tensor": tensor, "context": context, "sequence": sequence, "context_exchange": exchange}
     run(_divided, tensor * context, expected, layout)

@@ -75,6 +75,7 @@ def _undivided(file: Path) -> None:
     file.write_text(json.dumps({name: course_of(name, {}, here, 1, 1) for name in ENCODINGS}))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "layout",
     [{"context": 2}, {"context": 4}, {"context": 2, "tensor": 2, "sequence": True}],
@@ -95,6 +96,7 @@ def _exchanges(expected: dict[str, Course], layout: dict[str, Any]) -> None:
             _assert_alike(found, expected[name], (exchange, name))
 
 
+@pytest.mark.slow
 def test_every_zero_stage_takes_context_and_data_ranks_together(expected: dict[str, Course]) -> None:
     run(_stages, 4, expected)
 
