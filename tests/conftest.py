@@ -9,7 +9,6 @@ import torch
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--slow", action="store_true", help="run the tests that take minutes, too")
     parser.addoption("--encoding", metavar="module:Class", help="run tests/every_encoding over an encoding of your own")
-
     parser.addoption("--kills", type=int, default=2, help="how often tests/end_to_end/test_kills.py kills a run (2)")
 
 

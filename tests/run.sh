@@ -10,10 +10,11 @@ EXTRA=test
 source launch/setup.sh
 
 # tests use no network, no GPU and one thread a process
+# (nproc obeys OMP_NUM_THREADS, which is of no concern to the number of workers)
 export HF_HUB_OFFLINE=1 HF_DATASETS_OFFLINE=1 CUDA_VISIBLE_DEVICES= DS_ACCELERATOR=cpu OMP_NUM_THREADS=1
 
 echo "format";           ruff format --check .
 echo "lint";             ruff check .
 echo "import contracts"; lint-imports
 echo "types";            mypy
-echo "tests";            pytest --numprocesses "$(nproc)" --dist worksteal "$@"
+echo "tests";            pytest --numprocesses "$(env -u OMP_NUM_THREADS nproc)" --dist worksteal "$@"

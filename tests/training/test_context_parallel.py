@@ -75,11 +75,15 @@ def _undivided(file: Path) -> None:
     file.write_text(json.dumps({name: course_of(name, {}, here, 1, 1) for name in ENCODINGS}))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "layout",
-    [{"context": 2}, {"context": 4}, {"context": 2, "tensor": 2, "sequence": True}],
-    ids=["2", "4", "2 and two tensor ranks"],
+    [
+        pytest.param({"context": 2}, id="2"),
+        pytest.param({"context": 4}, id="4", marks=pytest.mark.slow),
+        pytest.param(
+            {"context": 2, "tensor": 2, "sequence": True}, id="2 and two tensor ranks", marks=pytest.mark.slow
+        ),
+    ],
 )
 def test_losses_are_those_of_one_process(expected: dict[str, Course], layout: dict[str, Any]) -> None:
     run(_exchanges, layout["context"] * layout.get("tensor", 1), expected, layout)
