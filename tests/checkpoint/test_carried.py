@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.checkpoint.test_save_load import FRESH, MORE, SAVED, STEPS, WORLDS, Job, Run
+from tests.checkpoint.job import FRESH, MORE, SAVED, STEPS, WORLDS, Job, Run
 from tests.support.distributed import run
 from tests.support.tiny import LAYOUT_RTOL
 from tests.support.tolerance import assert_exact_equal

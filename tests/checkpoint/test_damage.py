@@ -11,7 +11,7 @@ from megatron_mep.checkpoint.files import find, step_folder, verify
 from megatron_mep.checkpoint.load import load_weights
 from megatron_mep.config.errors import CheckpointError
 from megatron_mep.model.gpt import build_model
-from tests.checkpoint.test_save_load import FRESH, RUNS, STEPS, WORLDS, Job
+from tests.checkpoint.job import FRESH, RUNS, STEPS, WORLDS, Job
 from tests.support.distributed import run
 from tests.support.tiny import LEARNED, VOCABULARY, model_config
 

@@ -10,7 +10,7 @@ from megatron_mep.checkpoint.finite import refuse_non_finite
 from megatron_mep.checkpoint.state import weights
 from megatron_mep.checkpoint.zero_state import master_of, moment_of, restore_moment, restore_weight
 from megatron_mep.config.errors import TrainingError
-from tests.checkpoint.test_save_load import FRESH, RUNS, WORLDS, Job
+from tests.checkpoint.job import FRESH, RUNS, WORLDS, Job
 from tests.support.distributed import run
 
 MATRIX = "decoder.layers.0.mlp.linear_fc1.weight"

@@ -10,7 +10,7 @@ from megatron_mep.checkpoint.load import load_weights
 from megatron_mep.config.errors import CheckpointError
 from megatron_mep.model.gpt import build_model
 from megatron_mep.parallel.config import ParallelConfig
-from tests.checkpoint.test_save_load import FRESH, MORE, SAVED, STEPS, WORLDS, Job, Run
+from tests.checkpoint.job import FRESH, MORE, SAVED, STEPS, WORLDS, Job, Run
 from tests.support.distributed import run
 from tests.support.tiny import LAYOUT_RTOL, VOCABULARY, model_config
 from tests.support.tolerance import assert_exact_equal

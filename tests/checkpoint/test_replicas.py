@@ -8,7 +8,7 @@ from torch import Tensor
 
 from megatron_mep.checkpoint.replicas import fingerprint, refuse_differing_replicas
 from megatron_mep.config.errors import CheckpointError
-from tests.checkpoint.test_save_load import FRESH, RUNS, WORLDS, Job, Run
+from tests.checkpoint.job import FRESH, RUNS, WORLDS, Job, Run
 from tests.support.distributed import run
 
 NORM = "decoder.final_layernorm.weight"

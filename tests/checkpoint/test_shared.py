@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from megatron_mep.parallel.config import ParallelConfig
-from tests.checkpoint.test_save_load import FRESH, MORE, SAVED, STEPS, Job, Run, World
+from tests.checkpoint.job import FRESH, MORE, SAVED, STEPS, Job, Run, World
 from tests.support.distributed import run
 from tests.support.tiny import LAYOUT_RTOL
 from tests.support.tolerance import assert_exact_equal

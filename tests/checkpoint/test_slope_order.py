@@ -15,7 +15,7 @@ from megatron_mep.config.errors import CheckpointError
 from megatron_mep.model.gpt import build_model
 from megatron_mep.parallel.config import ParallelConfig
 from megatron_mep.run import RunConfig, run_of
-from tests.checkpoint.test_save_load import FRESH, SAVED, Job, Run, World
+from tests.checkpoint.job import FRESH, SAVED, Job, Run, World
 from tests.support.distributed import run
 from tests.support.runs import run_tree
 from tests.support.tiny import VOCABULARY, model_config
