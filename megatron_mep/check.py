@@ -70,10 +70,16 @@ def _layout_facts(run: RunConfig, ranks: int) -> Iterator[tuple[str, str]]:
     tokens = training.steps * training.global_batch_size * training.seq_length
     sequence = ", sequence parallel" if parallel.sequence else ""
     context = f" x context {parallel.context} by {parallel.context_exchange}" if parallel.context > 1 else ""
-    yield "world size", f"{ranks} = tensor {parallel.tensor}{sequence}{context} x data {data}"
+    pipeline = f" x pipeline {parallel.pipeline}" if parallel.pipeline > 1 else ""
+    yield "world size", f"{ranks} = tensor {parallel.tensor}{sequence}{context}{pipeline} x data {data}"
     if context:
         share = training.seq_length // parallel.context
         yield "tokens per rank", f"{share:,} of each sequence's {training.seq_length:,}, in 2 chunks"
+    if pipeline:
+        waiting = parallel.pipeline - 1
+        told = f"{parallel.pipeline} stages of {run.model.num_layers // parallel.pipeline} layers by 1F1B"
+        bubble = f"{waiting}/({micro_batches}+{waiting}) = {waiting / (micro_batches + waiting):.1%}"
+        yield "pipeline", f"{told}, which wait for (p-1)/(m+p-1) = {bubble} of a step"
     yield "heads per rank", f"{run.model.num_attention_heads // parallel.tensor} of {run.model.num_attention_heads}"
     yield "batch", f"{micro_batches} micro-batches of {training.micro_batch_size} on each data-parallel rank"
     yield "training tokens", f"{tokens:,} in {training.steps:,} steps"
@@ -88,16 +94,18 @@ def _attention_fact(run: RunConfig) -> tuple[str, str]:
 
 
 def _balance_facts(run: RunConfig) -> Iterator[tuple[str, str]]:
-    """Nothing where all tensor ranks work alike."""
-    model, tensor, epsilon = run.model, run.parallel.tensor, run.model.attention_epsilon
-    if tensor == 1 or not epsilon or not isinstance(model.encoding, DistanceBias):
+    """Nothing where all ranks work alike that have different heads: tensor ranks, and under ulysses context ranks."""
+    model, parallel, epsilon = run.model, run.parallel, run.model.attention_epsilon
+    by_context = parallel.context > 1 and parallel.context_exchange == "ulysses"
+    parts = parallel.tensor * (parallel.context if by_context else 1)
+    if parts == 1 or not epsilon or not isinstance(model.encoding, DistanceBias):
         return
     largest_score = largest_score_at_unit_rms(model.head_size)
     lengths = (run.training.seq_length, run.evaluation.resolved(run.training.seq_length).lengths[-1])
 
     def imbalance(encoding: DistanceBias) -> dict[int, float]:
         heads = model.num_attention_heads
-        return tensor_imbalance(encoding, heads, tensor, lengths, largest_score, epsilon)
+        return tensor_imbalance(encoding, heads, parts, lengths, largest_score, epsilon)
 
     found = imbalance(model.encoding)
     if not found:
@@ -108,4 +116,4 @@ def _balance_facts(run: RunConfig) -> Iterator[tuple[str, str]]:
     better = imbalance(other) if other else found
     if max(better.values()) < max(found.values()):
         told += f"; model.encoding.order=balanced gives {', '.join(f'{ratio:.2f}' for ratio in better.values())}"
-    yield "tensor balance", f"rank work max/mean {told}"
+    yield "tensor x context balance" if by_context else "tensor balance", f"rank work max/mean {told}"

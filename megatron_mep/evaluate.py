@@ -2,7 +2,7 @@
 
 import os
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -28,6 +28,7 @@ from megatron_mep.model.in_force import in_force
 from megatron_mep.model.score import scorer, sum_over_data_ranks
 from megatron_mep.parallel.environment import Environment
 from megatron_mep.parallel.groups import Groups, initialize, shutdown
+from megatron_mep.parallel.watchdog import Watchdog
 from megatron_mep.run import RunConfig, overridden, run_of
 from megatron_mep.training.precision import dtype_of
 
@@ -48,27 +49,31 @@ def evaluate(checkpoint: Path, overrides: Iterable[str] = (), to: Path | None = 
         raise ConfigError(mistakes)
     corpus = Manifest.load(Path(run.data.folder))
     check_tokenizer(read_progress(folder), corpus.tokenizer_sha256, folder)
-    groups = initialize(environment, run.parallel, run.seed)
+    job, of_run = run.job, folder.parent.parent
+    groups = initialize(environment, run.parallel, run.seed, job.collective_timeout_s, job.startup_s)
     try:
-        return _evaluate(
-            run, corpus, folder, to or folder.parent.parent / "evaluation" / f"{folder.name}.jsonl", groups
-        )
+        with Watchdog.of_job(groups.rank, groups.world_size, job, of_run) as watchdog:
+            return _evaluate(
+                run, corpus, folder, to or of_run / "evaluation" / f"{folder.name}.jsonl", groups, watchdog.tick
+            )
     finally:
         shutdown()
 
 
-def _evaluate(run: RunConfig, corpus: Manifest, folder: Path, to: Path, groups: Groups) -> Path:
+def _evaluate(
+    run: RunConfig, corpus: Manifest, folder: Path, to: Path, groups: Groups, came_on: Callable[[], None]
+) -> Path:
     dtype = dtype_of(run.training.precision)
     text = Path(run.data.folder)
     tokenizer = Tokenizer.load(text / TOKENIZER)
     model = build_model(evaluated_model(run, tokenizer), run.parallel, corpus.vocab_size, run.seed, dtype)
     load_weights(folder, model)
     model.to(device=groups.device, dtype=dtype).eval()
-    told = _Teller(groups.rank == 0)
+    told = _Teller(groups.rank == 0, came_on)
     told.say(f"{folder}, trained at {run.training.seq_length}\n{in_force(model)}")
     facts = facts_of(run, corpus, read_progress(folder), groups, model, "evaluation", str(folder))
     measurements = evaluate_lengths(
-        scorer(model, groups.device),
+        scorer(model, groups),
         validation_tokens(text),
         run.evaluation,
         run.training.seq_length,
@@ -99,8 +104,8 @@ def _lengths_split(run: RunConfig) -> Iterator[Mistake]:
 class _Teller:
     """Tells the person who waits, on one rank."""
 
-    def __init__(self, tells: bool) -> None:
-        self._tells = tells
+    def __init__(self, tells: bool, came_on: Callable[[], None]) -> None:
+        self._tells, self._came_on = tells, came_on
         self._last_s = time.monotonic()
 
     def say(self, line: str) -> None:
@@ -110,6 +115,7 @@ class _Teller:
 
     def progress(self, progress: Progress) -> None:
         """How far the evaluation is, every few seconds."""
+        self._came_on()
         now = time.monotonic()
         if now - self._last_s >= PROGRESS_EVERY_S:
             self._last_s = now

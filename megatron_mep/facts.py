@@ -3,12 +3,11 @@
 from importlib.metadata import version
 from typing import Literal
 
-from torch import nn
-
 from megatron_mep.checkpoint.progress import Progress
 from megatron_mep.data.manifest import Manifest
 from megatron_mep.evaluation.rows import ModelFacts
 from megatron_mep.model.count import num_parameters, padded_vocabulary
+from megatron_mep.model.encoded_gpt import EncodedGPT
 from megatron_mep.model.in_force import backends_in_force
 from megatron_mep.parallel.groups import Groups
 from megatron_mep.run import RunConfig
@@ -26,6 +25,7 @@ def reached_after(step: int, run: RunConfig, corpus: Manifest, groups: Groups) -
         tensor_size=groups.tensor_size,
         data_size=groups.data_size,
         context_size=groups.context_size,
+        pipeline_size=groups.pipeline_size,
     )
 
 
@@ -34,11 +34,11 @@ def facts_of(
     corpus: Manifest,
     reached: Progress,
     groups: Groups,
-    model: nn.Module,
+    model: EncodedGPT,
     purpose: Literal["evaluation", "validation"],
     checkpoint: str | None = None,
 ) -> ModelFacts:
-    """The facts of a model built from `run`, measured on `corpus` after it had come to `reached`."""
+    """The facts of a model built from `run`, measured on `corpus` after it had come to `reached`; collective."""
     options = run.model.encoding.model_dump(mode="json")
     return ModelFacts(
         run=run.name,
@@ -60,5 +60,6 @@ def facts_of(
         tensor_parallel=groups.tensor_size,
         data_parallel=groups.data_size,
         context_parallel=groups.context_size,
+        pipeline_parallel=groups.pipeline_size,
         version=version("megatron-mep"),
     )

@@ -28,6 +28,7 @@ from megatron_mep.generation.rows import GenerationFacts, GenerationRow
 from megatron_mep.generation.text import TextStream
 from megatron_mep.model.attention_work import take_attention_work
 from megatron_mep.model.decode import Decoder, cache_bytes
+from megatron_mep.model.encoded_gpt import EncodedGPT
 from megatron_mep.model.gpt import build_model
 from megatron_mep.model.in_force import backends_in_force, in_force
 from megatron_mep.parallel.environment import Environment
@@ -49,8 +50,8 @@ def generate(
     Collective: every process of the job calls it, and all of them share the model.
     """
     folder = find(checkpoint)
-    # a single token divides neither over the tensor ranks nor over context ranks
-    alone = ["parallel.sequence=false", "parallel.context=1"]
+    # a single token divides neither over the tensor ranks nor over context ranks, and stages would wait for each other
+    alone = ["parallel.sequence=false", "parallel.context=1", "parallel.pipeline=1"]
     run = overridden(run_of(load_tree(folder / RUN_FILE)), [*alone, *overrides])
     environment = Environment.discover(os.environ)
     mistakes = list(_layout_mistakes(run, environment.world_size))
@@ -84,10 +85,14 @@ def _layout_mistakes(run: RunConfig, world_size: int) -> Iterator[Mistake]:
     if run.parallel.sequence:
         yield Mistake("parallel.sequence", True, "must be false here: a single token does not divide over the tensor "
                       "ranks", "leave it out")  # fmt: skip
-    if run.parallel.context > 1:
-        yield Mistake("parallel.context", run.parallel.context, "must be 1 here: a single token does not divide over "
-                      "ranks", "leave it out")  # fmt: skip
-    elif run.parallel.data(world_size) > 1:
+    reasons = {
+        "context": (run.parallel.context, "a single token does not divide over ranks"),
+        "pipeline": (run.parallel.pipeline, "stages would wait for each other, token by token"),
+    }
+    divided = {axis: told for axis, told in reasons.items() if told[0] > 1}
+    for axis, (size, reason) in divided.items():
+        yield Mistake(f"parallel.{axis}", size, f"must be 1 here: {reason}", "leave it out")
+    if not divided and run.parallel.data(world_size) > 1:
         yield Mistake("parallel.tensor", run.parallel.tensor, f"must be the world size {world_size}: all ranks share "
                       "the model, and prompts are continued one after the other",
                       f"set it to {world_size}, or start {run.parallel.tensor} processes")  # fmt: skip
@@ -117,14 +122,14 @@ def _of_first_rank(read: Callable[[], list[Prompt]]) -> list[Prompt]:
     return prompts
 
 
-def _loaded(run: RunConfig, tokenizer: Tokenizer, folder: Path, groups: Groups) -> nn.Module:
+def _loaded(run: RunConfig, tokenizer: Tokenizer, folder: Path, groups: Groups) -> EncodedGPT:
     dtype = dtype_of(run.training.precision)
     model = build_model(evaluated_model(run, tokenizer), run.parallel, tokenizer.vocab_size, run.seed, dtype)
     load_weights(folder, model)
     return model.to(device=groups.device, dtype=dtype).eval()
 
 
-def _facts_of(run: RunConfig, folder: Path, reached: Progress, model: nn.Module) -> GenerationFacts:
+def _facts_of(run: RunConfig, folder: Path, reached: Progress, model: EncodedGPT) -> GenerationFacts:
     options = run.model.encoding.model_dump(mode="json")
     return GenerationFacts(
         run=run.name,

@@ -8,6 +8,7 @@ from megatron_mep.config.nearest import divisors, nearest
 from megatron_mep.encodings.base import ScoreMix
 from megatron_mep.encodings.carried import Carried
 from megatron_mep.model.exchange import exchange_mistakes
+from megatron_mep.model.stage import layers_of, lender
 
 if TYPE_CHECKING:
     from megatron_mep.run import RunConfig
@@ -37,6 +38,38 @@ def ranks_divide_the_sequence(run: "RunConfig") -> Iterator[Mistake]:
     if length % multiple:
         yield Mistake("training.seq_length", length, f"must be a multiple of {multiple} {run.parallel.dividing}",
                       f"try {-(-length // multiple) * multiple}")  # fmt: skip
+
+
+def stages_divide_the_layers(run: "RunConfig") -> Iterator[Mistake]:
+    """Every pipeline stage has as many layers."""
+    layers, stages = run.model.num_layers, run.parallel.pipeline
+    if layers % stages:
+        yield Mistake("parallel.pipeline", stages, f"must divide model.num_layers={layers}",
+                      f"try {nearest(stages, divisors(layers))}")  # fmt: skip
+
+
+def stages_keep_their_gradients(run: "RunConfig") -> Iterator[Mistake]:
+    """ZeRO leaves gradients where they are until all micro-batches are through the stages."""
+    stages, stage = run.parallel.pipeline, run.training.zero_stage
+    if stages > 1 and stage != 1:
+        why = ("lets gradients be computed by its own backward pass alone" if stage == 0
+               else "takes gradients apart in the midst of a schedule")  # fmt: skip
+        yield Mistake("training.zero_stage", stage, f"must be 1 under parallel.pipeline={stages}: ZeRO-{stage} {why}",
+                      "set training.zero_stage to 1, or parallel.pipeline to 1")  # fmt: skip
+
+
+def stages_share_an_encoding(run: "RunConfig") -> Iterator[Mistake]:
+    """Every stage has a layer that uses the weights which all layers share."""
+    first, stages = lender(run.model), run.parallel.pipeline
+    if first is None or stages == 1 or run.model.num_layers % stages:
+        return
+    bare = set(run.model.nope_layers)
+    idle = [stage for stage in range(stages) if bare.issuperset(layers_of(run.model, stage, stages))]
+    if idle:
+        yield Mistake("model.nope_layers", list(run.model.nope_layers),
+                      f"leaves pipeline stage {idle[0]} no layer of {run.model.encoding.name}, whose weights all "
+                      "layers share", "leave one of its layers out, set model.encoding.shared_by_layers to false, or "
+                      "parallel.pipeline to 1")  # fmt: skip
 
 
 def mixed_heads_are_on_one_rank(run: "RunConfig") -> Iterator[Mistake]:

@@ -1,21 +1,22 @@
 """A training run, composed: every part is built here, once, and the loop is started."""
 
+import math
 import os
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-from torch import nn
 
 from megatron_mep.acting import trained_model
 from megatron_mep.checkpoint.attempt import Attempt
 from megatron_mep.checkpoint.disk import write_atomically
 from megatron_mep.checkpoint.files import RUN_FILE, newest
-from megatron_mep.checkpoint.save import save_checkpoint
-from megatron_mep.checkpoint.state import Sharded, template_of
+from megatron_mep.checkpoint.progress import Progress as Reached
+from megatron_mep.checkpoint.progress import read_progress
+from megatron_mep.checkpoint.saver import Saver
+from megatron_mep.checkpoint.state import template_of
 from megatron_mep.data.batches import TrainingBatches
 from megatron_mep.data.manifest import TOKENIZER, Manifest
 from megatron_mep.data.tokenizer import Tokenizer
@@ -26,6 +27,7 @@ from megatron_mep.evaluation.suite import validate
 from megatron_mep.facts import facts_of, reached_after
 from megatron_mep.model.attention_work import take_attention_work
 from megatron_mep.model.count import flops_per_token, padded_vocabulary
+from megatron_mep.model.encoded_gpt import EncodedGPT
 from megatron_mep.model.gpt import build_model
 from megatron_mep.model.in_force import in_force, learned_encoding_weights
 from megatron_mep.model.score import scorer, sum_over_data_ranks
@@ -33,40 +35,63 @@ from megatron_mep.parallel.environment import Environment
 from megatron_mep.parallel.groups import Groups, initialize, seed_streams, shutdown
 from megatron_mep.preflight import preflight
 from megatron_mep.run import RunConfig
-from megatron_mep.start import start_of
+from megatron_mep.start import Start, checkpoints, start_of
+from megatron_mep.training.attempts import Finished, unfinish
 from megatron_mep.training.attention_metrics import attention_metrics
 from megatron_mep.training.encoding_metrics import encoding_metrics
 from megatron_mep.training.engine import build_engine
+from megatron_mep.training.life import Life, life_of
 from megatron_mep.training.loop import Job, train
 from megatron_mep.training.metrics import Metrics, MetricsWriter
 from megatron_mep.training.precision import dtype_of
 from megatron_mep.training.progress import Progress
 from megatron_mep.training.schedule import build_scheduler
+from megatron_mep.training.signals import Signals
+from megatron_mep.training.stopping import STOP_FILE, Stopped
 from megatron_mep.training.watch import Seen, Watch
-
-if TYPE_CHECKING:
-    from deepspeed import DeepSpeedEngine
 
 VALIDATION_FILE = "validation.jsonl"
 
 
-def pretrain(run: RunConfig) -> float:
+def pretrain(run: RunConfig, signals: Signals | None = None) -> float:
     """Trains to the last step, from the latest checkpoint where there is one; the last step's loss in nats per token.
 
-    Collective: every process of the job calls it.
+    Collective: every process of the job calls it. `Stopped` leaves it where the run was asked to stop before, by a
+    signal, a file or the clock; `signals` are those that are heard already.
     """
-    environment = Environment.discover(os.environ)
-    corpus = preflight(run, environment.world_size)
-    groups = initialize(environment, run.parallel, run.seed)
-    try:
-        return _train(run, corpus, groups)
-    finally:
-        shutdown()
+    with nullcontext(signals) if signals else Signals() as heard:
+        environment = Environment.discover(os.environ)
+        corpus = preflight(run, environment.world_size)
+        groups = initialize(environment, run.parallel, run.seed, run.job.collective_timeout_s, run.job.startup_s)
+        try:
+            with life_of(run.folder, run.job, groups, heard) as life:
+                start = start_of(run, corpus)
+                reached = read_progress(start.own) if start.own else None
+                if reached and reached.step >= run.training.steps:
+                    return _finished_before(run, reached, start.attempt, life, groups.rank == 0)
+                return _train(run, corpus, groups, start, life)
+        finally:
+            shutdown()
 
 
-def _train(run: RunConfig, corpus: Manifest, groups: Groups) -> float:
+def _finished_before(run: RunConfig, reached: Reached, attempt: Attempt, life: Life, writes: bool) -> float:
+    """The loss of a run that has come to its end already."""
+    life.begin(reached.step)
+    finished = Finished.read(run.folder)
+    if finished is None:
+        # it was killed between the last checkpoint and the marker
+        finished = Finished.now(reached.step, reached.recent_losses[-1] if reached.recent_losses else math.nan)
+        if writes:
+            finished.write(run.folder)
+    if writes:
+        attempt.end()
+    told = f"{run.name}: finished, {reached.step} steps are done, in {run.folder}; to go on raise training.steps"
+    Progress(reached.step, run.training.steps, shown=writes).say(told)
+    return math.nan if finished.loss is None else finished.loss
+
+
+def _train(run: RunConfig, corpus: Manifest, groups: Groups, start: Start, life: Life) -> float:
     writes = groups.rank == 0
-    start = start_of(run, corpus)
     model = build_model(
         trained_model(run, Tokenizer.load(Path(run.data.folder) / TOKENIZER)),
         run.parallel,
@@ -99,9 +124,12 @@ def _train(run: RunConfig, corpus: Manifest, groups: Groups) -> float:
     if writes:
         run.folder.mkdir(parents=True, exist_ok=True)
         write_atomically(run.folder / RUN_FILE, run.yaml())
+        unfinish(run.folder)
+    life.begin(done_steps)
     metrics = MetricsWriter(run.folder, done_steps, run.logging.tensorboard) if writes else None
     weights = learned_encoding_weights(model)
     padded = padded_vocabulary(corpus.vocab_size, groups.tensor_size)
+    saver = Saver(start.attempt, engine, template, run.yaml(), run.checkpoint, groups)
     job = Job(
         engine=engine,
         scheduler=scheduler,
@@ -115,45 +143,61 @@ def _train(run: RunConfig, corpus: Manifest, groups: Groups) -> float:
         is_validation_due=partial(_is_due, run.validation.interval, run.training.steps),
         validate=_validation(run, corpus, engine.module, groups),
         is_save_due=partial(_is_due, run.checkpoint.interval or run.training.steps, run.training.steps),
-        save=partial(_save, run, corpus, start.attempt, engine, template, groups, watch),
-        last_checkpoint=lambda: newest(start.attempt.root),
+        save=partial(_save, run, corpus, saver, groups, watch),
+        publish=saver.publish,
+        last_checkpoint=partial(_last_checkpoint, saver, start.attempt.root),
         watch=watch,
+        stopping=life.stopping,
+        came_to=life.came_to,
         encoding_metrics=lambda: encoding_metrics(weights, groups),
         attention_metrics=lambda: attention_metrics(take_attention_work(model, groups)),
     )
     try:
-        loss = train(job, done_steps)
+        with saver:
+            loss = train(job, done_steps)
     finally:
         if metrics is not None:
             metrics.close()
     if writes:
         start.attempt.end()
-    progress.say(f"{run.name}: {run.training.steps} steps done, loss {loss:.6f}, in {run.folder}")
-    progress.close()
+    _conclude(run, life, loss, progress, writes)
     return loss
 
 
-def _save(
-    run: RunConfig,
-    corpus: Manifest,
-    attempt: Attempt,
-    engine: "DeepSpeedEngine",
-    template: Sharded,
-    groups: Groups,
-    watch: Watch,
-    step: int,
-) -> None:
-    reached = replace(reached_after(step, run, corpus, groups), **vars(watch.seen))
-    save_checkpoint(attempt, engine, template, reached, run.yaml(), run.checkpoint, groups)
+def _conclude(run: RunConfig, life: Life, loss: float, progress: Progress, writes: bool) -> None:
+    """Tells the end of the run, or raises `Stopped`."""
+    step, steps, reason = life.log.step or 0, run.training.steps, life.stopping.reason
+    if step == steps:
+        if writes:
+            Finished.now(step, loss).write(run.folder)
+        progress.say(f"{run.name}: {steps} steps done, loss {loss:.6f}, in {run.folder}")
+    else:
+        saved = newest(checkpoints(run)) or "there is no checkpoint yet"
+        first = f"remove {run.folder / STOP_FILE} and " if reason == STOP_FILE else ""
+        told = f"stopped by {reason} after step {step} of {steps} ({saved}); to go on {first}start it again as it was"
+        progress.say(f"{run.name}: {told}")
+    progress.close()
+    if step < steps:
+        assert reason is not None, "a run ends before its last step only where it was asked to"
+        raise Stopped(reason)
+
+
+def _save(run: RunConfig, corpus: Manifest, saver: Saver, groups: Groups, watch: Watch, step: int) -> None:
+    saver.save(replace(reached_after(step, run, corpus, groups), **vars(watch.seen)))
+
+
+def _last_checkpoint(saver: Saver, root: Path) -> Path | None:
+    saver.finish()
+    return newest(root)
 
 
 def _is_due(interval: int, steps: int, step: int) -> bool:
     return interval > 0 and (step % interval == 0 or step == steps)
 
 
-def _validation(run: RunConfig, corpus: Manifest, model: nn.Module, groups: Groups) -> Callable[[int], Metrics]:
+def _validation(run: RunConfig, corpus: Manifest, model: EncodedGPT, groups: Groups) -> Callable[[int], Metrics]:
     """Perplexity on held-out text after a step, also written as a result row."""
-    score = scorer(model, groups.device)
+    score = scorer(model, groups)
     folder = Path(run.data.folder)
     stream, num_bytes = validation_tokens(folder), Tokenizer.load(folder / TOKENIZER).num_bytes
     place = DataParallel(groups.data_rank, groups.data_size, sum_over_data_ranks(groups))
@@ -169,8 +213,8 @@ def _validation(run: RunConfig, corpus: Manifest, model: nn.Module, groups: Grou
             token_bytes=num_bytes,
             attention_work=lambda: take_attention_work(model, groups),
         )
+        facts = facts_of(run, corpus, reached_after(step, run, corpus, groups), groups, model, "validation")
         if groups.rank == 0:
-            facts = facts_of(run, corpus, reached_after(step, run, corpus, groups), groups, model, "validation")
             append_rows(run.folder / VALIDATION_FILE, [ResultRow.of(facts, measured, datetime.now(UTC))])
         found = {"validation_loss": measured.nll, "validation_bits_per_byte": measured.bits_per_byte}
         return {name: value for name, value in found.items() if value is not None}

@@ -19,6 +19,7 @@ from megatron_mep.extrapolation import AnyTrick
 from megatron_mep.generation.config import GenerationConfig
 from megatron_mep.model.config import ModelConfig
 from megatron_mep.parallel.config import ParallelConfig
+from megatron_mep.parallel.job_config import JobConfig
 from megatron_mep.rules import broken_rules
 from megatron_mep.training.config import LoggingConfig, TrainingConfig
 
@@ -40,6 +41,8 @@ class RunConfig(Config):
     """The text, its tokenizer and the prepared corpus."""
     parallel: ParallelConfig = ParallelConfig()
     """How ranks share the work."""
+    job: JobConfig = JobConfig()
+    """When a job of the run stops, and how long its ranks wait for each other."""
     training: TrainingConfig
     """Length, batch, steps, precision, optimizer and schedule."""
     checkpoint: CheckpointConfig = CheckpointConfig()

@@ -10,12 +10,13 @@ from megatron_mep.run import run_of
 from tests.support.runs import run_tree
 
 
-def balance(encoding: dict[str, Any], tensor: int = 2, epsilon: float = 1e-6) -> str | None:
+def balance(encoding: dict[str, Any], tensor: int = 2, epsilon: float = 1e-6, **parallel: Any) -> str | None:
     """The line on the balance of a run at 1,024 tokens, evaluated up to 8,192, with 8 heads of 64 dimensions."""
     model = {"hidden_size": 512, "num_attention_heads": 8, "encoding": encoding, "attention_epsilon": epsilon}
     training, evaluation = {"seq_length": 1024}, {"lengths": [1024, 8192]}
-    run = run_of(run_tree(model=model, parallel={"tensor": tensor}, training=training, evaluation=evaluation))
-    found = re.search(r"^tensor balance +(.*)$", describe(run), flags=re.MULTILINE)
+    layout = {"tensor": tensor, **parallel}
+    run = run_of(run_tree(model=model, parallel=layout, training=training, evaluation=evaluation))
+    found = re.search(r"^tensor (?:x context )?balance +(.*)$", describe(run), flags=re.MULTILINE)
     return found and found[1]
 
 
@@ -27,11 +28,28 @@ def test_shares_of_a_sequence_are_told():
     assert re.search(r"^attention on cpu +mep in every layer by ring: ", told, re.MULTILINE)
 
 
+def test_stages_are_told_with_what_they_wait_for():
+    layout, model = {"pipeline": 2, "tensor": 2}, {"num_layers": 4}
+    told = describe(run_of(run_tree(parallel=layout, model=model, training={"global_batch_size": 6})), 8)
+    assert re.search(r"^world size +8 = tensor 2 x pipeline 2 x data 2$", told, re.MULTILINE)
+    line = re.search(r"^pipeline +(.*)$", told, re.MULTILINE)
+    assert line is not None
+    assert line[1] == "2 stages of 2 layers by 1F1B, which wait for (p-1)/(m+p-1) = 1/(3+1) = 25.0% of a step"
+
+
 def test_idle_tensor_ranks_are_told_with_the_order_that_evens_them():
     assert balance({"name": "mep"}) == (
         "rank work max/mean 1.47 at 1,024 tokens, 1.83 at 8,192 tokens "
         "(windows at epsilon 1e-06, taking |scores| <= 8); model.encoding.order=balanced gives 1.03, 1.06"
     )
+
+
+def test_context_ranks_have_different_heads_under_ulysses():
+    """As many ranks with as many heads each, whichever axis they are on."""
+    told = balance({"name": "mep"}, tensor=1, context=2, context_exchange="ulysses")
+    assert told == balance({"name": "mep"})
+    assert balance({"name": "mep"}, context=2, context_exchange="ulysses") == balance({"name": "mep"}, tensor=4)
+    assert balance({"name": "mep"}, tensor=1, context=2) is None
 
 
 def test_a_balanced_order_is_not_proposed_again():

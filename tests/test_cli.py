@@ -16,6 +16,10 @@ from tests.support.runs import run_tree
 HEAVY = ("torch", "pydantic", "pydantic_core", "yaml", "megatron", "deepspeed", "numpy", "datasets", "matplotlib")
 
 
+VERBS = ("doctor", "check", "plan", "prepare", "train", "launch", "status", "checkpoint", "evaluate", "generate",
+         "report", "encodings", "tricks")  # fmt: skip
+
+
 def python(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, *arguments], capture_output=True, text=True, timeout=60, check=False)
 
@@ -32,13 +36,11 @@ def test_help_imports_no_library() -> None:
     assert done.returncode == 0
     assert "argparse" in imported, "otherwise this shows nothing"
     assert not imported.intersection(HEAVY)
-    for verb in ("check", "prepare", "train", "checkpoint", "evaluate", "generate", "report", "encodings", "tricks"):
+    for verb in VERBS:
         assert verb in done.stdout
 
 
-@pytest.mark.parametrize(
-    "verb", ["check", "prepare", "train", "checkpoint", "evaluate", "generate", "report", "encodings", "tricks"]
-)
+@pytest.mark.parametrize("verb", VERBS)
 def test_every_verb_explains_itself(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as left:
         cli.main([verb, "--help"])

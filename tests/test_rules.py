@@ -47,6 +47,7 @@ def sloped(*slopes: float) -> Tree:
     return encoding("mep", kernels=[{"kernel": "exponential"}, {"kernel": "gaussian", "slopes": list(slopes)}])
 
 
+SHARED = {"encoding": {"name": "kerple_log", "shared_by_layers": True}, "num_layers": 4}
 GROUPS_OF_FOUR = {"num_attention_heads": 12, "hidden_size": 48, "num_query_groups": 4, "ffn_hidden_size": 12 * 7 * 5}
 WSD = {"name": "wsd", "decay_steps": 3}
 LEARNED = encoding("mep", kernels=[{"kernel": "log"}])
@@ -83,6 +84,18 @@ CASES = (
          {"training": {"seq_length": 12}, "parallel": {"context": 2, "tensor": 4, "sequence": True}},
          {"training": {"seq_length": 12}, "parallel": {"context": 2, "tensor": 2, "sequence": True}},
          sets("training.seq_length")),
+    Case("stages_divide_the_layers", "parallel.pipeline",
+         {"model": {"num_layers": 6}, "parallel": {"pipeline": 4}},
+         {"model": {"num_layers": 6}, "parallel": {"pipeline": 3}}, sets("parallel.pipeline")),
+    *(Case("stages_keep_their_gradients", "training.zero_stage",
+           {"training": {"zero_stage": stage, "precision": "fp32"}, "model": {"num_layers": 2},
+            "parallel": {"pipeline": 2}},
+           {"training": {"zero_stage": stage, "precision": "fp32"}, "model": {"num_layers": 2}}, as_told)
+      for stage in (0, 2, 3)),
+    Case("stages_share_an_encoding", "model.nope_layers",
+         {"model": SHARED | {"nope_layers": [1, 2]}, "parallel": {"pipeline": 2}},
+         {"model": SHARED | {"nope_layers": [1, 3]}, "parallel": {"pipeline": 2}},
+         lambda remedy: "parallel.pipeline=1" if "parallel.pipeline to 1" in remedy else ""),
     Case("exchange_serves_the_model", "parallel.context",
          {"parallel": ULYSSES | {"tensor": 2, "context": 4}}, {"parallel": ULYSSES | {"tensor": 2}}, as_told),
     Case("exchange_serves_the_model", "parallel.context_exchange",

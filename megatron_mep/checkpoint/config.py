@@ -14,3 +14,7 @@ class CheckpointConfig(Config):
     """How many of the newest checkpoints stay; all where absent."""
     compare_replicas: bool = True
     """Refuses to write where ranks that should hold a weight or moment alike, bit by bit, do not."""
+    asynchronous: bool = False
+    """Writes behind the training that goes on, from copies: until they are written, host memory holds 12 bytes for each
+    weight of the model, divided over the ranks that hold it alike. A checkpoint is in place some steps after its own.
+    """

@@ -71,8 +71,9 @@ class Contents:
             ("step", f"{reached.step:,} of {training['steps']:,}"),
             ("tokens", f"{reached.consumed_tokens:,} in sequences of {training['seq_length']:,}"),
             ("encoding", f"{name} ({options})" if options else name),
-            ("layout", f"tensor {reached.tensor_size} x context {reached.context_size} x data {reached.data_size}, "
-                       f"ZeRO-{training['zero_stage']}, {training['precision']}"),
+            ("layout", f"tensor {reached.tensor_size} x context {reached.context_size} x pipeline "
+                       f"{reached.pipeline_size} x data {reached.data_size}, ZeRO-{training['zero_stage']}, "
+                       f"{training['precision']}"),
             ("tokenizer", reached.tokenizer_sha256),
             ("corpus", reached.corpus_fingerprint),
             ("written", f"{self.written_by.get('time', 'unknown')} by {versions or 'unknown versions'}"),

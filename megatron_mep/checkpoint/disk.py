@@ -1,7 +1,11 @@
 """Files that are on the disk once they are in place."""
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+
+from megatron_mep.config.errors import CheckpointError, Mistake
 
 
 def write_atomically(file: Path, text: str, beside: Path | None = None) -> None:
@@ -21,3 +25,14 @@ def sync(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+@contextmanager
+def told_as_mistake(folder: Path) -> Iterator[None]:
+    """A disk that is full, or gone, is the user's to put right: a `CheckpointError` names the cause."""
+    try:
+        yield
+    except OSError as error:
+        rule = f"takes no checkpoint: {error.strerror or error}; the last whole one is kept"
+        remedy = "make room, or put the file system right, and start the run again: it goes on from there"
+        raise CheckpointError(Mistake(str(error.filename or folder), None, rule, remedy)) from error

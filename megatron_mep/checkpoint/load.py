@@ -62,8 +62,13 @@ def load_training_state(folder: Path, engine: "DeepSpeedEngine", template: Shard
     """
     verify(folder, _faults_found_by_all)
     progress = read_progress(folder)
-    written_at = progress.tensor_size, progress.context_size, progress.data_size
-    same_layout = written_at == (groups.tensor_size, groups.context_size, groups.data_size)
+    written_at = progress.tensor_size, progress.context_size, progress.pipeline_size, progress.data_size
+    same_layout = written_at == (
+        groups.tensor_size,
+        groups.context_size,
+        groups.pipeline_size,
+        groups.data_size,
+    )
     model = engine.module
     state: dict[str, Any] = {"model": weights(template, _empty)}
     _refuse_another_model(shapes_of(state["model"]), _shapes_in(folder), folder)
@@ -102,8 +107,14 @@ def _shapes_in(folder: Path) -> Shapes:
     return {tensor.name: tensor.shape for tensor in tensors_in(folder)}
 
 
-def _refuse_another_model(here: Shapes, there: Shapes, folder: Path) -> None:
-    """Megatron-core tells other shapes by a traceback of every rank, and passes over weights that nothing asks for."""
+def _refuse_another_model(own: Shapes, there: Shapes, folder: Path) -> None:
+    """Megatron-core tells other shapes by a traceback of every rank, and passes over weights that nothing asks for.
+
+    Collective: each pipeline stage has a part of the model.
+    """
+    everyone: list[Shapes] = [{}] * dist.get_world_size()
+    dist.all_gather_object(everyone, own)
+    here = {name: shape for part in everyone for name, shape in part.items()}
     differing = sorted(name for name in here.keys() | there.keys() if here.get(name) != there.get(name))
     if differing:
         first = differing[0]

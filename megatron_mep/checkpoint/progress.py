@@ -29,6 +29,8 @@ class Progress:
     """Data-parallel size of the writer."""
     context_size: int = 1
     """Context-parallel size of the writer."""
+    pipeline_size: int = 1
+    """Pipeline-parallel size of the writer."""
     skipped_steps: int = 0
     """Steps without an update, of those done."""
     loss_spikes: int = 0

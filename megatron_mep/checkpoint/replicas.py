@@ -12,6 +12,7 @@ from torch.distributed import ProcessGroup
 
 from megatron_mep.checkpoint.zero_state import MOMENTS, master_of, moment_of
 from megatron_mep.config.errors import CheckpointError, Mistake
+from megatron_mep.model.copies import Copy, copies_of
 from megatron_mep.parallel.groups import Groups
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ Fingerprints = dict[str, bytes]
 """Hashes of tensors by their names."""
 REMEDY = (
     "go on from the last checkpoint and look for what these ranks compute unlike each other; "
-    "checkpoint.compare_replicas=false writes what the first of them holds"
+    "checkpoint.compare_replicas=false writes what one of them holds"
 )
 
 
@@ -29,7 +30,8 @@ def refuse_differing_replicas(engine: "DeepSpeedEngine", groups: Groups) -> None
     """A `CheckpointError` on every rank names the weights and moments that ranks should hold alike and do not.
 
     All that is not divided over tensor ranks is alike on them; working weights are alike on data and context ranks, but
-    for ZeRO 3, which gives each a part. Masters and moments under ZeRO are each on one such rank alone. Collective.
+    for ZeRO 3, which gives each a part. Masters and moments under ZeRO are each on one such rank alone. What several
+    pipeline stages hold is alike on them. Collective.
     """
     replicas = _Replicas(groups)
     copied = not engine.zero_optimization()
@@ -38,6 +40,8 @@ def refuse_differing_replicas(engine: "DeepSpeedEngine", groups: Groups) -> None
         replicas.add(f"{name} (master)", parameter, master_of, over_data=copied)
         for kind in MOMENTS:
             replicas.add(f"{name} ({kind})", parameter, partial(moment_of, name=kind, engine=engine), over_data=copied)
+    for copy in copies_of(engine.module):
+        replicas.add_copy(copy)
     replicas.compare()
 
 
@@ -61,6 +65,7 @@ class _Replicas:
         self._groups = groups
         self._over_data: Fingerprints = {}
         self._over_tensor: Fingerprints = {}
+        self._over_stages: list[tuple[ProcessGroup, Fingerprints]] = []
 
     def add(
         self, name: str, parameter: nn.Parameter, value_of: Callable[[nn.Parameter], Tensor], over_data: bool
@@ -72,10 +77,14 @@ class _Replicas:
             self._over_data |= {name: found} if over_data else {}
             self._over_tensor |= {name: found} if over_tensor else {}
 
+    def add_copy(self, copy: Copy) -> None:
+        self._over_stages.append((copy.group, {copy.name: fingerprint(master_of(copy.parameter))}))
+
     def compare(self) -> None:
         mine = [
             *((name, "data and context") for name in _differing(self._over_data, self._groups.weights_group)),
             *((name, "tensor") for name in _differing(self._over_tensor, self._groups.tensor_group)),
+            *((name, "pipeline") for group, found in self._over_stages for name in _differing(found, group)),
         ]
         everyone: list[list[tuple[str, str]]] = [[]] * dist.get_world_size()
         dist.all_gather_object(everyone, mine)

@@ -19,6 +19,7 @@ LAYOUT = (
     "model.attention_backend",
     "model.attention_epsilon",
     "parallel",
+    "job",
     "training.micro_batch_size",
     "training.zero_stage",
     "training.recompute",

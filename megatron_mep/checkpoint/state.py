@@ -67,7 +67,7 @@ def sharded_generators(groups: Groups) -> ShardedObject:
     return ShardedObject(
         key="random_generators",
         data=generator_states(),
-        global_shape=(groups.tensor_size, groups.data_size * groups.context_size),
+        global_shape=(groups.tensor_size, groups.pipeline_size * groups.data_size * groups.context_size),
         global_offset=(groups.tensor_rank, groups.stream),
     )
 
@@ -91,6 +91,7 @@ def restore_generators(states: dict[str, Any]) -> None:
 
 def _with_value(entry: Any, value_of: ValueOf) -> Any:
     if not isinstance(entry.data, nn.Parameter):
-        return entry
+        # Megatron-core gives the data of what it is handed another shape
+        return replace(entry)
     value = value_of(entry.data)
     return replace(entry, data=value, **({"dtype": value.dtype} if isinstance(entry, ShardedTensor) else {}))

@@ -50,6 +50,13 @@ class CheckpointError(UserError):
     """A checkpoint cannot be read, or belongs to another model."""
 
 
+class RanksError(UserError):
+    """The ranks of a job do not come together: often a node's fault, so that starting it again may help."""
+
+    exit_code: ClassVar[int] = 69
+    """EX_UNAVAILABLE of sysexits: for a script that starts jobs again, a crash like any other."""
+
+
 class TrainingError(UserError):
     """A run has come to numbers with which it cannot go on; started again as it is, it comes to the same ones."""
 

@@ -90,6 +90,7 @@ class ModelFacts(Config):
     tensor_parallel: int
     data_parallel: int
     context_parallel: int = 1
+    pipeline_parallel: int = 1
     version: str
     """Of this package."""
 

@@ -5,14 +5,16 @@ import torch.distributed as dist
 from torch import nn
 
 from megatron_mep.attention.work import Work
-from megatron_mep.model.in_force import encoded_layers
+from megatron_mep.model.core_attention import encoded_layers
 from megatron_mep.parallel.groups import Groups
 
 
 def take_attention_work(model: nn.Module, groups: Groups) -> Work:
     """What all layers counted since the last call; nothing where no backend drops keys. Collective over all ranks."""
     parts = [layer.work.taken() for layer in encoded_layers(model)]
-    if not any(layer.backend.counts_work for layer in encoded_layers(model)):
+    counts = any(layer.backend.counts_work for layer in encoded_layers(model))
+    # another stage may have layers of another kind
+    if not counts and groups.pipeline_size == 1:
         return Work()
     pairs = torch.tensor(
         [[float(part.kept_pairs), float(part.causal_pairs)] for part in parts],

@@ -10,14 +10,14 @@ from typing import Any
 
 import torch
 from megatron.core.tensor_parallel.layers import RowParallelLinear
-from megatron.core.transformer.transformer_layer import TransformerLayer
 from torch import Tensor
 
 from megatron_mep.encodings.carried import Carried
 from megatron_mep.model.cache import Cache
+from megatron_mep.model.seeded_layer import SeededLayer
 
 
-class CarryingLayer(TransformerLayer):
+class CarryingLayer(SeededLayer):
     """Attention turned by the states, the feed-forward layer, and then the states that the next layer turns by."""
 
     def forward(

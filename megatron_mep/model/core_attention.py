@@ -1,6 +1,6 @@
 """The seam: attention with a positional encoding, in the place of Megatron-core's own core attention."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any
@@ -12,7 +12,7 @@ from megatron.core.tensor_parallel.random import get_cuda_rng_tracker
 from megatron.core.transformer.enums import AttnMaskType
 from megatron.core.transformer.module import MegatronModule
 from megatron.core.transformer.transformer_config import TransformerConfig
-from torch import Tensor
+from torch import Tensor, nn
 
 from megatron_mep.attention.backend import Backend
 from megatron_mep.attention.key_bias import running_sum_of
@@ -27,7 +27,8 @@ from megatron_mep.model.on_scores import Acting, acting_on_scores, of_heads
 from megatron_mep.model.turned import ByToken, positions, turned, turned_by_states
 from megatron_mep.parallel.config import Exchange
 from megatron_mep.parallel.context import Context
-from megatron_mep.parallel.tensor import EncodingWeights, generator_of, shared_by
+from megatron_mep.parallel.seeds import generator_of
+from megatron_mep.parallel.tensor import EncodingWeights, shared_by
 
 
 class EncodedAttention(MegatronModule):
@@ -36,7 +37,8 @@ class EncodedAttention(MegatronModule):
     Positions are counted from the keys' first, and queries stand at the end of the keys, whatever mask type Megatron
     asks for: with a cache of keys it passes `no_mask`, also for several queries. Keys are cached before they turn.
 
-    Where context ranks share the sequence, queries, keys and values are those of this rank's chunks.
+    Where context ranks share the sequence, queries, keys and values are those of this rank's chunks. `drawn_as` is the
+    number of the layer whose initial weights this one has where they share one set of them.
     """
 
     def __init__(
@@ -51,6 +53,7 @@ class EncodedAttention(MegatronModule):
         *,
         encoding: Encoding,
         seed: int,
+        drawn_as: int | None = None,
         exchange: Exchange,
         training_backend: Backend,
         evaluation_backend: Backend,
@@ -77,7 +80,7 @@ class EncodedAttention(MegatronModule):
         """Whether the next layer reads states that this one changes."""
         sizes = LayerSizes(config.num_attention_heads, config.hidden_size, config.kv_channels)
         declares = self.hands_on or not isinstance(encoding, Carried)
-        declared = encoding.layer_weights(sizes, generator_of(seed, layer_number)) if declares else {}
+        declared = encoding.layer_weights(sizes, generator_of(seed, drawn_as or layer_number)) if declares else {}
         self._per_head = frozenset(name for name, weight in declared.items() if weight.per_head)
         self.encoding_weights: EncodingWeights | None = EncodingWeights(
             declared,
@@ -214,3 +217,8 @@ class EncodedAttention(MegatronModule):
         """Where attention dropout draws: in the default stream all tensor ranks would drop alike, in other heads."""
         drops = self.training and self.config.attention_dropout > 0
         return get_cuda_rng_tracker().fork() if drops else nullcontext()
+
+
+def encoded_layers(model: nn.Module) -> Iterator[EncodedAttention]:
+    """The core attention of every layer, in order."""
+    return (module for module in model.modules() if isinstance(module, EncodedAttention))

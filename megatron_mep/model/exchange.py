@@ -26,16 +26,21 @@ def exchange_mistakes(model: ModelConfig, parallel: ParallelConfig) -> Iterator[
 
 
 def attention_backend(
-    model: ModelConfig, encoding: Encoding, parallel: ParallelConfig, dtype: torch.dtype, training: bool
+    model: ModelConfig,
+    encoding: Encoding,
+    parallel: ParallelConfig,
+    dtype: torch.dtype,
+    training: bool,
+    device_type: str | None = None,
 ) -> Backend:
-    """The backend of the layers in which `encoding` acts, on this machine's device."""
+    """The backend of the layers in which `encoding` acts, on a `cpu` or `cuda`: this machine's device, if not told."""
     if parallel.context > 1 and parallel.context_exchange == "ring":
         bias = f"{encoding.name}'s bias by distance" if isinstance(encoding, DistanceBias) else "no bias"
         reason = f"{bias}: exact, keys and values travel around, memory linear in a rank's part of the sequence"
         return Backend("ring", reason, ring_attention)
     return choose(
         encoding,
-        device_type="cuda" if torch.cuda.is_available() else "cpu",
+        device_type=device_type or ("cuda" if torch.cuda.is_available() else "cpu"),
         dtype=dtype,
         head_size=model.head_size,
         training=training,

@@ -4,22 +4,27 @@ from functools import partial
 from typing import Literal
 
 import torch
+from megatron.core import parallel_state
 from megatron.core.transformer.transformer_config import TransformerConfig
 from torch.distributed import ProcessGroup
 
 from megatron_mep.config.errors import ConfigError
-from megatron_mep.encodings.base import LayerSizes, Sharable
+from megatron_mep.encodings.base import LayerSizes
 from megatron_mep.encodings.carried import Carried
 from megatron_mep.encodings.placement import Embedded
 from megatron_mep.model.config import ModelConfig
+from megatron_mep.model.copies import copies_of
+from megatron_mep.model.core_attention import encoded_layers
 from megatron_mep.model.count import padded_vocabulary
 from megatron_mep.model.encoded_gpt import AddedVectors, EncodedGPT
 from megatron_mep.model.exchange import exchange_mistakes
-from megatron_mep.model.in_force import encoded_layers
 from megatron_mep.model.layer_spec import decoder_spec
 from megatron_mep.model.norm import largest_score
+from megatron_mep.model.stage import layers_of, lender
 from megatron_mep.parallel.config import ParallelConfig
-from megatron_mep.parallel.tensor import EncodingWeights, generator_of
+from megatron_mep.parallel.gradients import mark_copies
+from megatron_mep.parallel.seeds import generator_of
+from megatron_mep.parallel.tensor import EncodingWeights
 
 Recompute = Literal["none", "selective", "full"]
 """Activations computed again in the backward pass: none, those of core attention, or all of a layer."""
@@ -33,34 +38,41 @@ def build_model(
     dtype: torch.dtype = torch.float32,
     recompute: Recompute = "none",
 ) -> EncodedGPT:
-    """The model of this tensor rank, with the initial weights that `seed` fixes at every layout.
+    """The part of this tensor rank and pipeline stage, with the initial weights that `seed` fixes at every layout.
 
     It is built in fp32, to load masters into; `dtype` is what the caller then casts it to. Every matrix is drawn whole
-    and then sliced, and encodings draw from generators of their own: runs that differ in layout or encoding alone
-    start from the same weights.
+    and then sliced, each layer and its encoding draw from streams of their own: runs that differ in layout or encoding
+    alone start from the same weights.
     """
     mistakes = list(exchange_mistakes(model, parallel))
     if mistakes:
         raise ConfigError(mistakes)
+    stage, num_stages = parallel_state.get_pipeline_model_parallel_rank(), parallel.pipeline
     torch.manual_seed(seed)
     built = EncodedGPT(
         encoding=model.encoding,
-        config=_transformer_config(model, parallel, recompute),
-        transformer_layer_spec=decoder_spec(model, parallel, seed, dtype),
+        seed=seed,
+        lender=lender(model),
+        config=_transformer_config(model, parallel, dtype, recompute),
+        transformer_layer_spec=decoder_spec(model, parallel, layers_of(model, stage, num_stages), seed, dtype),
         vocab_size=padded_vocabulary(vocabulary_size, parallel.tensor),
         share_embeddings_and_output_weights=model.tied_embeddings,
+        pre_process=stage == 0,
+        post_process=stage == num_stages - 1,
     )
-    if isinstance(model.encoding, Embedded):
+    if isinstance(model.encoding, Embedded) and built.pre_process:
         built.embedding.position_embeddings = _added_vectors(model, model.encoding, seed, built.embedding.tp_group)
-    if isinstance(model.encoding, Sharable) and model.encoding.shared_by_layers:
-        lender, *borrowers = (layer for layer in encoded_layers(built) if layer.encoding == model.encoding)
+    if lender(model) is not None:
+        lends, *borrowers = (layer for layer in encoded_layers(built) if layer.encoding == model.encoding)
         for layer in borrowers:
-            layer.borrow_weights(lender)
+            layer.borrow_weights(lends)
     if model.qk_norm:
         for layer in built.decoder.layers:
             attention = layer.self_attention
             core = attention.core_attention
             core.largest_score = partial(largest_score, attention.q_layernorm, attention.k_layernorm, core.scale)
+    for copy in copies_of(built):
+        mark_copies(copy.parameter, copy.group)
     return built
 
 
@@ -80,7 +92,9 @@ def _added_vectors(model: ModelConfig, encoding: Embedded, seed: int, tensor_gro
     return AddedVectors(model.encoding.name, encoding, model.hidden_size, weights)
 
 
-def _transformer_config(model: ModelConfig, parallel: ParallelConfig, recompute: Recompute) -> TransformerConfig:
+def _transformer_config(
+    model: ModelConfig, parallel: ParallelConfig, dtype: torch.dtype, recompute: Recompute
+) -> TransformerConfig:
     swiglu = model.activation == "swiglu"
     return TransformerConfig(
         num_layers=model.num_layers,
@@ -102,6 +116,9 @@ def _transformer_config(model: ModelConfig, parallel: ParallelConfig, recompute:
         or getattr(model.encoding, "shared_by_layers", False),
         tensor_model_parallel_size=parallel.tensor,
         context_parallel_size=parallel.context,
+        pipeline_model_parallel_size=parallel.pipeline,
+        # what passes between stages; a Carried encoding's states among it are fp32 or wider
+        pipeline_dtype=torch.promote_types(dtype, torch.float32) if isinstance(model.encoding, Carried) else dtype,
         sequence_parallel=parallel.sequence,
         recompute_granularity=None if recompute == "none" else recompute,
         recompute_method="uniform" if recompute == "full" else None,

@@ -1,5 +1,8 @@
 """What a decoder is built of: Megatron-core's tensor-parallel layers around our attention and norm."""
 
+from collections.abc import Iterable
+from dataclasses import replace
+
 import torch
 from megatron.core.fusions.fused_bias_dropout import get_bias_dropout_add
 from megatron.core.tensor_parallel.layers import ColumnParallelLinear, RowParallelLinear
@@ -9,7 +12,7 @@ from megatron.core.transformer.identity_op import IdentityOp
 from megatron.core.transformer.mlp import MLP, MLPSubmodules
 from megatron.core.transformer.spec_utils import ModuleSpec
 from megatron.core.transformer.transformer_block import TransformerBlockSubmodules
-from megatron.core.transformer.transformer_layer import TransformerLayer, TransformerLayerSubmodules
+from megatron.core.transformer.transformer_layer import TransformerLayerSubmodules
 
 from megatron_mep.encodings.base import Encoding, KeyBias
 from megatron_mep.encodings.carried import Carried
@@ -20,19 +23,27 @@ from megatron_mep.model.core_attention import EncodedAttention
 from megatron_mep.model.exchange import attention_backend
 from megatron_mep.model.norm import HeadNorm, Norm
 from megatron_mep.model.reading_attention import ReadingAttention
+from megatron_mep.model.seeded_layer import SeededLayer
+from megatron_mep.model.stage import lender
 from megatron_mep.parallel.config import ParallelConfig
+from megatron_mep.parallel.seeds import Purpose, seed_for
 
 
 def decoder_spec(
-    model: ModelConfig, parallel: ParallelConfig, seed: int, dtype: torch.dtype
+    model: ModelConfig, parallel: ParallelConfig, layers: Iterable[int], seed: int, dtype: torch.dtype
 ) -> TransformerBlockSubmodules:
-    """The layers and the final norm, with the model's encoding in every layer's core attention.
+    """The layers of these numbers and the final norm, with the model's encoding in every layer's core attention.
 
     `dtype` is the type in which queries, keys and values will come.
     """
     encoded, bare = (_layer_spec(model, encoding, parallel, seed, dtype) for encoding in (model.encoding, Nope()))
-    layers = [bare if number in model.nope_layers else encoded for number in range(1, model.num_layers + 1)]
-    return TransformerBlockSubmodules(layer_specs=layers, layer_norm=Norm)
+    specs = [
+        replace(
+            bare if number in model.nope_layers else encoded, params={"seed": seed_for(Purpose.LAYER, seed, number)}
+        )
+        for number in layers
+    ]
+    return TransformerBlockSubmodules(layer_specs=specs, layer_norm=Norm)
 
 
 def _layer_spec(
@@ -42,6 +53,7 @@ def _layer_spec(
     attention = {
         "encoding": encoding,
         "seed": seed,
+        "drawn_as": lender(model) if encoding == model.encoding else None,
         "exchange": parallel.context_exchange,
         "training_backend": attention_backend(model, encoding, parallel, dtype, training=True),
         "evaluation_backend": attention_backend(model, encoding, parallel, dtype, training=False),
@@ -49,7 +61,7 @@ def _layer_spec(
     head_norm = HeadNorm if model.qk_norm else IdentityOp
     carried = isinstance(encoding, Carried)
     return ModuleSpec(
-        module=CarryingLayer if carried else TransformerLayer,
+        module=CarryingLayer if carried else SeededLayer,
         submodules=TransformerLayerSubmodules(
             input_layernorm=Norm,
             self_attention=ModuleSpec(

@@ -29,7 +29,8 @@ class ParallelConfig(Config):
     the whole sequence in some of the heads. `ring` passes keys and values around, so that no process holds all of them.
     """
     pipeline: PositiveInt = 1
-    """Processes that share the layers, each with some of them."""
+    """Processes that share the layers, each with as many of them, in stages; micro-batches follow one another through
+    them (1F1B). Needs ZeRO stage 1."""
 
     @field_validator("sequence")
     @classmethod
@@ -37,15 +38,6 @@ class ParallelConfig(Config):
         if sequence and info.data.get("tensor") == 1:
             raise PydanticCustomError("sequence", "needs tensor > 1, whose processes it divides the sequence over")
         return sequence
-
-    @field_validator("pipeline")
-    @classmethod
-    def _not_available(cls, size: int) -> int:
-        if size > 1:
-            raise PydanticCustomError(
-                "not_available", "must be 1: pipeline parallelism is not available in this version"
-            )
-        return size
 
     @property
     def model(self) -> int:
@@ -74,9 +66,14 @@ class ParallelConfig(Config):
     def _indivisible(self, world_size: int) -> Mistake:
         below = world_size - world_size % self.model
         sizes = " or ".join(str(size) for size in (below, below + self.model) if size)
-        key, size, others = "parallel.tensor", self.tensor, self.model // self.tensor
-        if self.context > 1 and world_size % self.tensor == 0:
-            key, size, others = "parallel.context", self.context, self.model // self.context
+        # the first axis that does not divide what those before it leave
+        left, key, size = world_size, "parallel.tensor", self.tensor
+        for axis in ("tensor", "context", "pipeline"):
+            key, size = f"parallel.{axis}", getattr(self, axis)
+            if left % size:
+                break
+            left //= size
+        others = self.model // size
         fitting = [each for each in range(1, world_size + 1) if world_size % (each * others) == 0]
         nearest = [f"set it to {min(fitting, key=lambda each: abs(each - size))}"] if fitting else []
         beside = f", times {others} of the other axes," if others > 1 else ""

@@ -78,14 +78,6 @@ class Context:
         part: Tensor = _ToTokens.apply(heads, self)
         return part
 
-    def from_first(self, tensor: Tensor) -> Tensor:
-        """The tensor that rank 0 has, on all ranks."""
-        if self.group is None or self.size == 1:
-            return tensor
-        told = tensor.contiguous()
-        distributed.broadcast(told, distributed.get_global_rank(self.group, 0), self.group)
-        return told
-
     def in_order(self, parts: Sequence[Tensor], dim: int) -> Tensor:
         """The whole of every rank's part."""
         halves = {

@@ -1,10 +1,11 @@
 """Who this process is among the processes of a job, whichever launcher started it."""
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 
 from megatron_mep.config.errors import ConfigError, Mistake
+from megatron_mep.parallel.contradictions import contradictions, refuse_strange_launchers
 from megatron_mep.parallel.hostlist import hosts
 
 LOOPBACK = "127.0.0.1"
@@ -27,17 +28,22 @@ class Environment:
     """Host of rank 0."""
     master_port: int = DEFAULT_PORT
     """Port of rank 0 at which the others meet it."""
+    hosts_of_ranks: tuple[str, ...] = field(default=(), compare=False)
+    """Where each rank should be; empty where the launcher does not tell."""
 
     @classmethod
     def discover(cls, environ: Mapping[str, str]) -> "Environment":
         """The environment that torchrun, deepspeed, Open MPI or srun describe in `environ`."""
         launcher = _launcher(environ)
         if launcher is None:
+            refuse_strange_launchers(environ)
             return cls()
         reader = _Reader(environ, launcher)
         environment = reader.environment()
-        if reader.mistakes:
-            raise ConfigError(reader.mistakes)
+        mistakes = reader.mistakes or contradictions(environ, environment.rank, environment.world_size)
+        mistakes = mistakes or list(_unreachable(environment))
+        if mistakes:
+            raise ConfigError(mistakes)
         return environment
 
     @property
@@ -102,16 +108,21 @@ def _launcher(environ: Mapping[str, str]) -> _Launcher | None:
     if "SLURM_STEP_ID" in environ:
         return _SRUN
     # the batch script itself is told rank 0 and the number of tasks, yet is none of the tasks
-    if environ.get("SLURM_NTASKS", "1") != "1":
-        raise ConfigError(
-            Mistake(
-                key="SLURM_NTASKS",
-                value=environ["SLURM_NTASKS"],
-                rule="counts tasks of which this process is none: srun did not start it",
-                remedy=f"{_SRUN.start}; for one process alone set RANK=0 LOCAL_RANK=0 WORLD_SIZE=1",
-            )
-        )
+    for name in ("SLURM_NTASKS", "SLURM_NTASKS_PER_NODE", "SLURM_JOB_NUM_NODES"):
+        if environ.get(name, "1") != "1":
+            rule = "says that there are more of this process, and there are not: srun did not start it"
+            remedy = f"{_SRUN.start}; for one process alone set RANK=0 LOCAL_RANK=0 WORLD_SIZE=1"
+            raise ConfigError(Mistake(name, environ[name], rule, remedy))
     return None
+
+
+def _unreachable(environment: Environment) -> Iterator[Mistake]:
+    """Every node would look for rank 0 at home."""
+    local = environment.local_world_size
+    if local and local < environment.world_size and environment.master_addr in ("localhost", LOOPBACK, "::1"):
+        yield Mistake("MASTER_ADDR", environment.master_addr,
+                      f"is each node's own, and only {local} of {environment.world_size} processes are on this one",
+                      "set it to the host of rank 0")  # fmt: skip
 
 
 class _Reader:
@@ -139,6 +150,7 @@ class _Reader:
             local_world_size=local_world_size,
             master_addr=self._master_addr(one_node=world_size in (1, local_world_size)),
             master_port=self._master_port(),
+            hosts_of_ranks=self._hosts_of_ranks(),
         )
 
     def _local_world_size(self) -> int | None:
@@ -156,6 +168,14 @@ class _Reader:
         if not one_node:
             self._add("MASTER_ADDR", None, "is needed by processes of several nodes")
         return LOOPBACK
+
+    def _hosts_of_ranks(self) -> tuple[str, ...]:
+        """In blocks, as srun places tasks where it is not told otherwise."""
+        tasks, nodes = self._first(self._launcher.tasks_of_nodes), self._first(self._launcher.nodes)
+        if tasks is None or nodes is None:
+            return ()
+        counted = zip(hosts(self._environ[nodes]), _tasks_of_nodes(self._environ[tasks]), strict=False)
+        return tuple(host for host, number in counted for _ in range(number))
 
     def _master_port(self) -> int:
         if "MASTER_PORT" in self._environ:

@@ -1,4 +1,4 @@
-"""The gradients that tensor ranks compute in parts and DeepSpeed would leave unsummed."""
+"""The gradients that ranks compute in parts and DeepSpeed would leave unsummed."""
 
 import torch
 from torch import Tensor, distributed, nn
@@ -17,6 +17,16 @@ def sum_over_tensor_ranks(model: nn.Module, tensor_group: ProcessGroup) -> None:
         if getattr(parameter, "sequence_parallel", False):
             # before accumulation: what an earlier micro-batch added to the gradient is summed already
             parameter.register_hook(_Sum(tensor_group))
+
+
+def mark_copies(parameter: nn.Parameter, group: ProcessGroup) -> None:
+    """Has DeepSpeed count a parameter once in the norm of the whole gradient, which several pipeline stages hold."""
+    parameter.ds_pipe_replicated = group.rank() > 0  # type: ignore[attr-defined]
+
+
+def is_copy(parameter: nn.Parameter) -> bool:
+    """Whether an earlier pipeline stage holds the same parameter."""
+    return getattr(parameter, "ds_pipe_replicated", False)
 
 
 class _Sum:

@@ -14,6 +14,7 @@ from megatron_mep.config.errors import ConfigError, Mistake
 from megatron_mep.parallel import cpu
 from megatron_mep.parallel.config import ParallelConfig
 from megatron_mep.parallel.environment import Environment
+from megatron_mep.parallel.rendezvous import meet
 
 DEFAULT_TIMEOUT_S = 1800.0
 
@@ -22,7 +23,7 @@ DEFAULT_TIMEOUT_S = 1800.0
 class Groups:
     """This process's place on every axis of the mesh.
 
-    rank = (data_rank * context_size + context_rank) * tensor_size + tensor_rank
+    rank = ((pipeline_rank * data_size + data_rank) * context_size + context_rank) * tensor_size + tensor_rank
     """
 
     rank: int
@@ -33,24 +34,35 @@ class Groups:
     context_rank: int
     """Which part of every sequence is here; see `Context`."""
     context_size: int
+    pipeline_rank: int
+    """Which stage is here, with the layers that follow those of the stage before."""
+    pipeline_size: int
     data_rank: int
     """Which part of every batch is here."""
     data_size: int
     tensor_group: ProcessGroup
     context_group: ProcessGroup
+    pipeline_group: ProcessGroup
     data_group: ProcessGroup
     weights_group: ProcessGroup
     """The processes that hold the same weights: those of the context and of the data axis together."""
+    model_group: ProcessGroup
+    """The processes that hold one copy of the model: those of the tensor and of the pipeline axis together."""
     device: torch.device
 
     @property
     def stream(self) -> int:
         """The number of this process's random stream: tensor ranks share one, all others draw apart."""
-        return self.data_rank * self.context_size + self.context_rank
+        copies = self.data_size * self.context_size
+        return self.pipeline_rank * copies + self.data_rank * self.context_size + self.context_rank
 
 
 def initialize(
-    environment: Environment, parallel: ParallelConfig, seed: int = 0, timeout_s: float = DEFAULT_TIMEOUT_S
+    environment: Environment,
+    parallel: ParallelConfig,
+    seed: int = 0,
+    timeout_s: float = DEFAULT_TIMEOUT_S,
+    startup_s: float = DEFAULT_TIMEOUT_S,
 ) -> Groups:
     """Join the processes of the job, make the groups and seed the random streams; to be called once, on every process.
 
@@ -61,6 +73,7 @@ def initialize(
         parallel: The sizes of the mesh.
         seed: The run's seed; see `seed_streams`.
         timeout_s: How long a collective waits for the slowest process before it fails.
+        startup_s: How long the first processes wait for the last one to start.
     """
     data_size = parallel.data(environment.world_size)
     cpu.install()
@@ -70,11 +83,12 @@ def initialize(
         # DeepSpeed takes the device of this number
         os.environ["LOCAL_RANK"] = str(device.index)
     if not distributed.is_initialized():
-        _join(environment, device, timeout_s)
+        _join(environment, device, timeout_s, startup_s)
     assert distributed.get_world_size() == environment.world_size, "the environment is not that of the default group"
     parallel_state.initialize_model_parallel(
         tensor_model_parallel_size=parallel.tensor,
         context_parallel_size=parallel.context,
+        pipeline_model_parallel_size=parallel.pipeline,
         distributed_timeout_minutes=timeout_s / 60,
         create_gloo_process_groups=False,
     )
@@ -86,12 +100,16 @@ def initialize(
         tensor_size=parallel.tensor,
         context_rank=parallel_state.get_context_parallel_rank(),
         context_size=parallel.context,
+        pipeline_rank=parallel_state.get_pipeline_model_parallel_rank(),
+        pipeline_size=parallel.pipeline,
         data_rank=parallel_state.get_data_parallel_rank(),
         data_size=data_size,
         tensor_group=parallel_state.get_tensor_model_parallel_group(),
         context_group=parallel_state.get_context_parallel_group(),
+        pipeline_group=parallel_state.get_pipeline_model_parallel_group(),
         data_group=parallel_state.get_data_parallel_group(),
         weights_group=parallel_state.get_data_parallel_group(with_context_parallel=True),
+        model_group=parallel_state.get_model_parallel_group(),
         device=device,
     )
 
@@ -136,11 +154,13 @@ def _device(environment: Environment) -> torch.device:
     return device
 
 
-def _join(environment: Environment, device: torch.device, timeout_s: float) -> None:
+def _join(environment: Environment, device: torch.device, timeout_s: float, startup_s: float) -> None:
     """Make the default process group, at the master address and port; a process alone needs neither."""
+    store = meet(environment, startup_s)
+    store.set_timeout(timedelta(seconds=timeout_s))
     distributed.init_process_group(
         backend="nccl" if device.type == "cuda" else "gloo",
-        store=distributed.HashStore() if environment.world_size == 1 else None,
+        store=store,
         rank=environment.rank,
         world_size=environment.world_size,
         timeout=timedelta(seconds=timeout_s),

@@ -13,7 +13,7 @@ class ModelParallelUnit:
     """What DeepSpeed asks a model parallel unit.
 
     Its "model parallel" group holds one copy of the model: it sums the squared gradient norm over it, in which a
-    weight that every rank holds whole counts once. Here that is the tensor group.
+    weight that every tensor rank holds whole counts once. Here that is the tensor and the pipeline axis together.
 
     Its "data parallel" group is that over which ZeRO parts the weights and averages gradients: all processes that hold
     the same weights, those of the context and of the data axis. DeepSpeed knows a sequence axis of its own, over which
@@ -24,15 +24,15 @@ class ModelParallelUnit:
 
     def get_model_parallel_rank(self) -> int:
         """Rank among the processes that hold one copy of the model."""
-        return self.groups.tensor_rank
+        return self.groups.model_group.rank()
 
     def get_model_parallel_world_size(self) -> int:
         """Processes that hold one copy of the model."""
-        return self.groups.tensor_size
+        return self.groups.model_group.size()
 
     def get_model_parallel_group(self) -> ProcessGroup:
         """The processes that hold one copy of the model."""
-        return self.groups.tensor_group
+        return self.groups.model_group
 
     def get_tensor_model_parallel_rank(self) -> int:
         """Rank among the processes that share every layer."""
@@ -51,12 +51,12 @@ class ModelParallelUnit:
         return distributed.get_global_rank(self.groups.tensor_group, 0)
 
     def get_pipeline_model_parallel_rank(self) -> int:
-        """Rank among the processes that share the layers: there is one."""
-        return 0
+        """Rank among the processes that share the layers."""
+        return self.groups.pipeline_rank
 
     def get_pipeline_model_parallel_world_size(self) -> int:
         """Processes that share the layers."""
-        return 1
+        return self.groups.pipeline_size
 
     def get_data_parallel_rank(self) -> int:
         """Rank among the processes that hold the same weights."""

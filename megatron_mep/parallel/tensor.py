@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import torch
 from megatron.core.dist_checkpointing.mapping import ShardedStateDict
 from megatron.core.tensor_parallel.layers import set_tensor_model_parallel_attributes
@@ -87,12 +86,6 @@ class EncodingWeights(nn.Module):
             return result if result.dtype == tensor.dtype else tensor.to(result.device)
 
         return super()._apply(moved, recurse)
-
-
-def generator_of(seed: int, layer_number: int) -> torch.Generator:
-    """A stream of the layer's own, unlike that of any other seed and layer; number 0 is that of the embeddings."""
-    mixed = np.random.SeedSequence((seed, layer_number)).generate_state(1, np.uint64)
-    return torch.Generator().manual_seed(int(mixed[0]))
 
 
 def is_encoding_weight(parameter: nn.Parameter) -> bool:

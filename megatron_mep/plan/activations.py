@@ -3,19 +3,11 @@
 from dataclasses import dataclass
 
 from megatron_mep.attention.backend import Backend
-from megatron_mep.attention.chunked import NUM_ROWS
-from megatron_mep.encodings.base import DistanceBias, Rotation
+from megatron_mep.plan.attention import WIDE, Attention
 from megatron_mep.plan.share import Share
 
-WIDE = 4
-"""Bytes of a number in fp32."""
 BYTES_OF_LABELS = 25
 """A token and its label in int64, its loss and a mask."""
-COPIES_OF_SCORES = 8
-"""What `chunked` holds of a chunk's scores in the backward pass, about; more where an encoding computes more a pair."""
-
-COPIES_OF_ALL_SCORES = 3
-"""The same of `reference`, beside what it saves."""
 
 
 @dataclass(frozen=True)
@@ -29,18 +21,25 @@ class Activations:
     logits: int
     """The output layer's, which are gone when the backward pass comes to the layers."""
     bias: int
-    """Of `kept` and `again`, the bias by distance of all layers."""
+    """Of `peak`, the bias by distance of all layers."""
     scores: int
     """Scores that attention holds at once, where it writes them out."""
+    exchanged: int
+    """What is here for other context ranks in the backward pass of one layer."""
+    freed: int
+    """What a layer has freed when the backward pass comes to its attention."""
+    in_flight: int
+    """Micro-batches that are kept at once: several where later pipeline stages are to come."""
 
     @property
     def peak(self) -> int:
-        """The most at any time, gradients aside."""
-        return self.kept + max(self.logits, self.again + self.scores)
+        """The most at any time, gradients of weights aside."""
+        held = max(self.scores + self.exchanged - self.freed, 0)
+        return self.in_flight * self.kept + max(self.logits, self.again + held)
 
 
 def activations_of(share: Share, encoded: Backend, bare: Backend, device_type: str) -> Activations:
-    """Of all layers and the output layer.
+    """Of all layers that are here, and of the embedding and the output layer if they are.
 
     Args:
         share: The sizes.
@@ -49,27 +48,26 @@ def activations_of(share: Share, encoded: Backend, bare: Backend, device_type: s
         device_type: `cpu` or `cuda`, whose kernels save different things.
     """
     layer = _Layer(share, on_gpu=device_type == "cuda")
-    recompute = share.training.recompute
-    num_bare = share.model.num_layers - share.model.num_encoded_layers
-    backends = [(encoded, True, share.model.num_encoded_layers), (bare, False, num_bare)]
-    inside = {acts: layer.of_attention(backend, acts) for backend, acts, _ in backends}
+    attention, recompute = layer.attention, share.training.recompute
+    num_bare = share.num_layers - share.num_encoded_layers
+    backends = [(encoded, True, share.num_encoded_layers), (bare, False, num_bare)]
     kept = again = 0
     for backend, acts, count in backends:
-        whole = layer.around_attention(backend) + (0 if recompute == "selective" else inside[acts])
-        of_one = inside[acts] if recompute == "selective" else whole
-        if recompute == "full":
-            kept += count * layer.input
-        else:
-            kept += count * whole
+        inside = attention.saved(backend, acts)
+        whole = layer.around_attention + (0 if recompute == "selective" else inside - attention.released(backend, acts))
+        kept += count * (layer.input if recompute == "full" else whole)
         if recompute != "none" and count:
-            again = max(again, of_one)
-    biases = share.model.num_encoded_layers if recompute == "none" else 1
+            again = max(again, inside if recompute == "selective" else whole)
+    biases = share.in_flight * share.num_encoded_layers if recompute == "none" else 1
     return Activations(
-        kept=kept + layer.norm(share.model.hidden_size, share.tokens_between) + layer.dropped + layer.labels,
+        kept=kept + layer.at_the_ends,
         again=again,
-        logits=layer.logits,
-        bias=biases * layer.of_bias(encoded, acts=True),
-        scores=max(layer.scores(backend) for backend, _, count in backends if count),
+        logits=layer.logits if share.is_last else 0,
+        bias=biases * attention.bias(encoded, acts=True),
+        scores=max(attention.scores(backend) for backend, _, count in backends if count),
+        exchanged=attention.exchanged,
+        freed=layer.after_attention,
+        in_flight=share.in_flight,
     )
 
 
@@ -77,13 +75,10 @@ class _Layer:
     """Bytes of one layer's parts. Measured on a CPU; what a GPU's kernels save instead is read off their code."""
 
     def __init__(self, share: Share, on_gpu: bool) -> None:
-        model, tokens = share.model, share.tokens
         self._share, self._on_gpu, self._itemsize = share, on_gpu, share.itemsize
-        self._queries = tokens * model.hidden_size // share.tensor
-        self._keys = tokens * max(model.groups // share.tensor, 1) * model.head_size
-        self._heads = model.num_attention_heads // share.tensor
-        self._swiglu = model.activation == "swiglu"
-        self._inner = tokens * model.ffn_size // share.tensor
+        self._swiglu = share.model.activation == "swiglu"
+        self._inner = share.tokens * share.model.ffn_size // share.tensor
+        self.attention = Attention(share, on_gpu)
 
     @property
     def input(self) -> int:
@@ -91,8 +86,12 @@ class _Layer:
         return self._itemsize * self._share.tokens_between * self._share.model.hidden_size
 
     @property
-    def labels(self) -> int:
-        return BYTES_OF_LABELS * self._share.tokens
+    def at_the_ends(self) -> int:
+        """Before the first layer that is here, and after the last: the next stage's input stays here, too."""
+        share = self._share
+        last = self.norm(share.model.hidden_size, share.tokens_between) if share.is_last else self.input
+        labels = BYTES_OF_LABELS * share.tokens if share.is_first or share.is_last else 0
+        return last + labels + (self.dropped if share.is_first else 0)
 
     @property
     def logits(self) -> int:
@@ -118,62 +117,27 @@ class _Layer:
         wide = self._itemsize if self._on_gpu else 2 * WIDE
         return rows * ((wide + self._itemsize) * size + WIDE)
 
-    def around_attention(self, backend: Backend) -> int:
-        """Norms, the feed-forward layer, dropouts, and the queries, keys, values and contexts of attention."""
-        model, share = self._share.model, self._share
+    @property
+    def around_attention(self) -> int:
+        """What core attention is given and returns, and what comes before and after it."""
+        contexts = self._itemsize * self.attention.queries
+        return self._norm_and_dropout + self.attention.inputs + contexts + self._head_norms() + self.after_attention
+
+    @property
+    def after_attention(self) -> int:
+        """The feed-forward layer with its norm and dropout."""
         # swiglu: the gate and the other half as one, its silu, a copy of the half, their product
-        feed_forward = (5 if self._swiglu else 2) * self._inner * self._itemsize
-        norms = 2 * self.norm(model.hidden_size, share.tokens_between)
-        heads = (self._queries + 2 * self._keys) * self._itemsize
-        if model.groups < model.num_attention_heads:
-            # queries lie apart in the product of queries, keys and values of a group
-            heads += self._queries * self._itemsize
-        contexts = self._queries * self._itemsize
-        if backend.name != "chunked" and self._on_gpu:
-            contexts *= 2
-        return norms + feed_forward + heads + contexts + self._head_norms() + 2 * self.dropped
+        return (5 if self._swiglu else 2) * self._inner * self._itemsize + self._norm_and_dropout
 
-    def of_attention(self, backend: Backend, acts: bool) -> int:
-        """What core attention saves beside its inputs and its result; all of it is computed again under `selective`."""
-        share, encoding = self._share, self._share.model.encoding
-        rows = share.tokens * self._heads
-        saved = self.of_bias(backend, acts)
-        if acts and isinstance(encoding, Rotation):
-            saved += (self._queries + self._keys) * self._itemsize
-        match backend.name:
-            case "compiled":
-                saved += 2 * WIDE * rows
-            case "chunked":
-                saved += WIDE * self._queries
-                if self._itemsize < WIDE:
-                    # wide copies in the place of queries, keys and values themselves
-                    saved += 2 * WIDE * self._keys - self._itemsize * (self._queries + 2 * self._keys)
-            case "reference":
-                probs = WIDE + (self._itemsize if self._itemsize < WIDE else 0)
-                saved += (probs * rows + share.training.seq_length) * share.training.seq_length
-            case _:
-                saved += WIDE * rows
-        return saved
-
-    def of_bias(self, backend: Backend, acts: bool) -> int:
-        """The bias by distance of this rank's heads, in fp32; `compiled` keeps it as its kernel reads it, too."""
-        if not acts or not isinstance(self._share.model.encoding, DistanceBias):
-            return 0
-        copies = {"compiled": 2, "reference": 0}.get(backend.name, 1)
-        return copies * WIDE * self._heads * self._share.training.seq_length
-
-    def scores(self, backend: Backend) -> int:
-        """Those that attention writes out: of a chunk of queries, or of all."""
-        length = self._share.training.seq_length
-        rows = {"chunked": min(NUM_ROWS, length), "reference": length}.get(backend.name, 0)
-        copies = COPIES_OF_SCORES if backend.name == "chunked" else COPIES_OF_ALL_SCORES
-        return copies * WIDE * self._share.training.micro_batch_size * self._heads * rows * length
+    @property
+    def _norm_and_dropout(self) -> int:
+        return self.norm(self._share.model.hidden_size, self._share.tokens_between) + self.dropped
 
     def _head_norms(self) -> int:
         if not self._share.model.qk_norm:
             return 0
         size = self._share.model.head_size
-        rows = (self._queries + self._keys) // size
+        rows = (self.attention.queries + self.attention.keys) // size
         held = self._itemsize * size * rows  # the input, which is there anyhow
         wide_input = not self._on_gpu and self._itemsize < WIDE and self._share.model.norm == "rmsnorm"
         return self.norm(size, rows) - (0 if wide_input else held)

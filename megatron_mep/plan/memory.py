@@ -1,17 +1,15 @@
 """Bytes of weights, gradients and optimizer on a rank, as DeepSpeed's ZeRO holds them, and the peak of a step.
 
-How much a stage allocates was read off the allocator while each stage trained, in fp32 and bf16, alone and on two
+How much a ZeRO stage allocates was read off the allocator while each stage trained, in fp32 and bf16, alone and on two
 data-parallel ranks: not its published formula, for its buckets and copies take as much as what it partitions.
 """
 
 from dataclasses import dataclass
 
 from megatron_mep.plan.activations import Activations
+from megatron_mep.plan.attention import WIDE
 from megatron_mep.plan.share import Share
 from megatron_mep.training.zero import LARGEST_BUCKET, MOST_LIVE, MOST_PREFETCHED
-
-WIDE = 4
-"""Bytes of a number in fp32."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +61,7 @@ def memory_of(share: Share, activations: Activations) -> Memory:
         step = (3 if narrow else 4) * mine
     else:
         weights, gradients = itemsize * part, mine
-        if share.data > 1:
+        if share.copies > 1:
             # those that are fetched ahead lie side by side first, and then each by itself
             gathered = itemsize * (min(all_weights, MOST_LIVE) + min(share.num_fetched, MOST_PREFETCHED))
         # its gradients and its bucket are there from the start

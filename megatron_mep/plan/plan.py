@@ -3,12 +3,12 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from megatron_mep.attention.choose import Backend, choose
+from megatron_mep.attention.backend import Backend
 from megatron_mep.config.errors import ConfigError, Mistake
-from megatron_mep.encodings.base import Encoding
 from megatron_mep.encodings.nope import Nope
 from megatron_mep.model.count import flops_per_token, flops_per_token_of_all_scores, num_parameters
 from megatron_mep.model.decode import cache_bytes
+from megatron_mep.model.exchange import attention_backend
 from megatron_mep.plan.accelerators import ACCELERATORS, PEAK_FRACTION, Accelerator, Device
 from megatron_mep.plan.activations import activations_of
 from megatron_mep.plan.communication import Traffic, communication_of
@@ -26,18 +26,25 @@ class Plan:
 
     run: str
     share: Share
+    """That of the stage whose ranks need the most memory, which all but the traffic is told of."""
     accelerator: Accelerator
     attention: Backend
     memory: Memory
+    stage_peaks: Sequence[int]
+    """The most bytes at any time on a rank of each pipeline stage."""
     caches: dict[int, int]
     """Bytes of keys and values on a rank, by the length of one sequence that is generated."""
     traffic: Sequence[Traffic]
+    traffic_stage: int
+    """The stage whose ranks send the most: `traffic` is theirs."""
     num_weights: int
     """Of the whole model."""
     causal_flops: float
     """Per token, forward and backward, of the scores that the mask leaves."""
     all_scores_flops: float
     """The same, of all scores."""
+    stage_flops: Sequence[float]
+    """What each stage has of `causal_flops`."""
     peak_tflops: float | None
     """Of one device in the training precision; `None` where nobody stated it."""
     peak_source: str
@@ -51,12 +58,23 @@ class Plan:
         return self.share.training.global_batch_size * self.share.training.seq_length
 
     @property
+    def bubble(self) -> float:
+        """Share of a step in which a pipeline stage waits, (p - 1) / (m + p - 1) where all stages work alike."""
+        waiting = self.share.num_stages - 1
+        return waiting / (self.share.micro_batches + waiting)
+
+    @property
     def step_s(self) -> float | None:
-        """Expected time of an optimizer step: an estimate, of the stated share of the peak."""
+        """Expected time of an optimizer step: an estimate, of the stated share of the peak.
+
+        The first micro-batch goes through all stages, and the others follow at the pace of the slowest.
+        """
         if self.peak_tflops is None:
             return None
-        rate = self.share.world_size * self.peak_tflops * 1e12 * self.peak_fraction
-        return self.causal_flops * self.tokens_per_step / rate
+        share = self.share
+        rate = share.tensor * share.context * self.peak_tflops * 1e12 * self.peak_fraction
+        in_turn = sum(self.stage_flops) + (share.micro_batches - 1) * max(self.stage_flops)
+        return in_turn * share.training.micro_batch_size * share.training.seq_length / rate
 
     @property
     def fits(self) -> bool | None:
@@ -82,36 +100,35 @@ def plan_of(run: RunConfig, world_size: int | None, device: Device, peak_fractio
         )
     if mistakes or vocabulary is None:
         raise ConfigError(mistakes)
-    share, accelerator = Share.of(run, vocabulary, ranks), ACCELERATORS[device]
-    encoded, bare = (_backend(run, encoding, accelerator) for encoding in (run.model.encoding, Nope()))
-    lengths = run.evaluation.resolved(run.training.seq_length).lengths
+    shares, accelerator = list(Share.of(run, vocabulary, ranks).of_all_stages()), ACCELERATORS[device]
     dtype = dtype_of(run.training.precision)
+    encoded, bare = (
+        attention_backend(run.model, encoding, run.parallel, dtype, training=True, device_type=accelerator.device_type)
+        for encoding in (run.model.encoding, Nope())
+    )
+    memories = [memory_of(each, activations_of(each, encoded, bare, accelerator.device_type)) for each in shares]
+    memory = max(memories, key=lambda each: each.peak)
+    traffic = [communication_of(each) for each in shares]
+    busiest = max(range(len(shares)), key=lambda stage: sum(each.sent for each in traffic[stage]))
+    share = shares[memories.index(memory)]
+    lengths = run.evaluation.resolved(run.training.seq_length).lengths
     sizes = run.model, share.vocabulary
+    length, stages = run.training.seq_length, share.num_stages
     return Plan(
         run=run.name,
         share=share,
         accelerator=accelerator,
         attention=encoded,
-        memory=memory_of(share, activations_of(share, encoded, bare, accelerator.device_type)),
-        caches={length: cache_bytes(run.model, share.tensor, length, dtype) for length in lengths},
-        traffic=communication_of(share),
+        memory=memory,
+        stage_peaks=[each.peak for each in memories],
+        caches={each: cache_bytes(run.model, share.tensor, each, dtype) for each in lengths},
+        traffic=traffic[busiest],
+        traffic_stage=busiest,
         num_weights=num_parameters(*sizes),
-        causal_flops=flops_per_token(*sizes, run.training.seq_length),
-        all_scores_flops=flops_per_token_of_all_scores(*sizes, run.training.seq_length),
+        causal_flops=flops_per_token(*sizes, length),
+        all_scores_flops=flops_per_token_of_all_scores(*sizes, length),
+        stage_flops=[flops_per_token(*sizes, length, stage, stages) for stage in range(stages)],
         peak_tflops=run.logging.peak_tflops or accelerator.peak_tflops(run.training.precision),
         peak_source="logging.peak_tflops" if run.logging.peak_tflops else accelerator.source,
         peak_fraction=peak_fraction,
-    )
-
-
-def _backend(run: RunConfig, encoding: Encoding, accelerator: Accelerator) -> Backend:
-    return choose(
-        encoding,
-        device_type=accelerator.device_type,
-        dtype=dtype_of(run.training.precision),
-        head_size=run.model.head_size,
-        training=True,
-        dropout=run.model.attention_dropout,
-        epsilon=run.model.attention_epsilon,
-        backend=run.model.attention_backend,
     )

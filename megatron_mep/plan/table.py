@@ -12,8 +12,8 @@ def table(plan: Plan) -> str:
     """Lines of facts under headings."""
     sections = {
         f"{plan.run}: {plan.num_weights:,} weights": _layout(plan),
-        "Memory of one rank": _memory(plan),
-        "Sent by one rank in a step": _traffic(plan),
+        f"Memory of one rank{_of_stage(plan, plan.share.stage, 'the fullest')}": _memory(plan),
+        f"Sent by one rank in a step{_of_stage(plan, plan.traffic_stage, 'which sends the most')}": _traffic(plan),
         "Work and time": _work(plan),
     }
     told = {title: list(facts) for title, facts in sections.items()}
@@ -32,12 +32,17 @@ def as_json(plan: Plan) -> dict[str, Any]:
         "world_size": share.world_size,
         "tensor": share.tensor,
         "sequence": share.sequence,
+        "context": share.context,
+        "context_exchange": share.exchange,
+        "pipeline": share.num_stages,
+        "bubble": plan.bubble,
         "data": share.data,
         "micro_batches": share.micro_batches,
         "zero_stage": share.training.zero_stage,
         "precision": share.training.precision,
         "recompute": share.training.recompute,
         "num_weights": plan.num_weights,
+        "pipeline_rank": share.stage,
         "num_weights_of_rank": share.num_weights,
         "attention_backend": plan.attention.name,
         "memory_bytes": {
@@ -51,9 +56,11 @@ def as_json(plan: Plan) -> dict[str, Any]:
             "pass_peak": memory.pass_peak,
             "step_peak": memory.step_peak,
             "peak": memory.peak,
+            "peak_of_stages": list(plan.stage_peaks),
             "device": plan.accelerator.memory_gb and int(plan.accelerator.memory_gb * 1e9),
         },
         "cache_bytes": {str(length): size for length, size in plan.caches.items()},
+        "traffic_pipeline_rank": plan.traffic_stage,
         "traffic": [each._asdict() for each in plan.traffic],
         "flops_per_token_causal": plan.causal_flops,
         "flops_per_token_non_causal": plan.all_scores_flops,
@@ -65,10 +72,23 @@ def as_json(plan: Plan) -> dict[str, Any]:
     }
 
 
+def _of_stage(plan: Plan, stage: int, why: str) -> str:
+    num_stages = plan.share.num_stages
+    return f" (of stage {stage + 1} of {num_stages}, {why})" if num_stages > 1 else ""
+
+
 def _layout(plan: Plan) -> Iterator[Fact]:
     share, training = plan.share, plan.share.training
-    sequence = ", sequence parallel" if share.sequence else ""
-    yield "world size", f"{share.world_size} = tensor {share.tensor}{sequence} x data {share.data}"
+    axes = f"tensor {share.tensor}{', sequence parallel' if share.sequence else ''}"
+    if share.context > 1:
+        axes += f" x context {share.context} by {share.exchange}"
+    if share.num_stages > 1:
+        axes += f" x pipeline {share.num_stages}"
+    yield "world size", f"{share.world_size} = {axes} x data {share.data}"
+    if share.num_stages > 1:
+        waiting, busy = share.num_stages - 1, share.micro_batches
+        yield "pipeline", f"{share.num_stages} stages of {share.num_layers} layers by 1F1B"
+        yield "bubble", f"(p-1)/(m+p-1) = {waiting}/({busy}+{waiting}) = {plan.bubble:.1%} of a step"
     yield "weights of a rank", f"{share.num_weights:,}"
     yield (
         "batch",
@@ -85,9 +105,13 @@ def _memory(plan: Plan) -> Iterator[Fact]:
         yield "weights of other ranks", f"{_size(memory.gathered)}, while it computes"
     yield "gradients", f"{_size(memory.gradients)}, in fp32, and {_size(memory.bucket)} where they are reduced"
     yield "optimizer", _size(memory.optimizer)
-    yield "activations", f"{_size(activations.peak)}, of which the encoding's bias {_size(activations.bias)}"
+    flight = f" for {activations.in_flight} micro-batches in flight" if plan.share.num_stages > 1 else ""
+    told = f"{_size(activations.peak)}{flight}"
+    yield "activations", f"{told}, of which the encoding's bias {_size(activations.bias)}"
     yield "peak of the passes", _size(memory.pass_peak)
     yield "peak of the update", _size(memory.step_peak)
+    if len(plan.stage_peaks) > 1:
+        yield "peak of each stage", ", ".join(map(_size, plan.stage_peaks))
     apart = "; libraries, communication and fragments of the allocator are apart"
     if plan.fits is None:
         yield "peak", _size(memory.peak) + apart

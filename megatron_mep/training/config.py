@@ -2,7 +2,8 @@
 
 from typing import Annotated, Literal
 
-from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
+from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, field_validator
+from pydantic_core import PydanticCustomError
 
 from megatron_mep.config.base import Config
 
@@ -114,6 +115,17 @@ class TrainingConfig(Config):
     """What becomes of steps with numbers that are not finite."""
     spike: SpikeConfig = SpikeConfig()
     """What becomes of steps whose loss is out of line."""
+
+    @field_validator("precision", mode="before")
+    @classmethod
+    def _no_fp16(cls, precision: object) -> object:
+        if precision == "fp16":
+            raise PydanticCustomError(
+                "fp16",
+                "must be bf16 or fp32: fp16 needs the loss to be scaled, which is not offered, and DeepSpeed refuses "
+                "it on a CPU",
+            )
+        return precision
 
 
 class LoggingConfig(Config):

@@ -11,7 +11,8 @@ from megatron_mep.training.metrics import Metrics
 def encoding_metrics(weights: dict[str, nn.Parameter], groups: Groups) -> Metrics:
     """Smallest, mean and largest value over the heads of each learned weight, as the optimizer holds it.
 
-    Collective over all ranks: ZeRO's partitions and the tensor ranks' heads are put together.
+    Collective over all ranks: ZeRO's partitions, the tensor ranks' heads and the pipeline stages' layers are put
+    together.
     """
     metrics: Metrics = {}
     for name, weight in weights.items():
@@ -24,4 +25,7 @@ def encoding_metrics(weights: dict[str, nn.Parameter], groups: Groups) -> Metric
             f"{name}/mean": float(values.mean()),
             f"{name}/max": float(values.max()),
         }
-    return metrics
+    everyone: list[Metrics] = [metrics] * groups.pipeline_size
+    if groups.pipeline_size > 1:
+        distributed.all_gather_object(everyone, metrics, groups.pipeline_group)
+    return {name: value for stage in everyone for name, value in stage.items()}

@@ -1,5 +1,8 @@
 """The DeepSpeed engine of a run: ZeRO over data-parallel ranks, and nothing of the schedule or the batches."""
 
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+
 import deepspeed
 import deepspeed.ops
 import torch
@@ -24,21 +27,35 @@ def build_engine(model: nn.Module, training: TrainingConfig, groups: Groups) -> 
     model.to(dtype_of(training.precision))
     sum_over_tensor_ranks(model, groups.tensor_group)
     optimizer = training.optimizer
-    engine, *_ = deepspeed.initialize(
-        model=model,
-        optimizer=torch.optim.AdamW(
-            parameter_groups(model.parameters(), optimizer),
-            lr=optimizer.learning_rate,
-            betas=optimizer.betas,
-            eps=optimizer.epsilon,
-            weight_decay=optimizer.weight_decay,
-        ),
-        mpu=ModelParallelUnit(groups),
-        config=_deepspeed_config(training, groups, sum(weight.numel() for weight in model.parameters())),
-        dist_init_required=False,
-    )
+    parts = parameter_groups(model.parameters(), optimizer, groups.pipeline_group)
+    with _known_as_parameters(model, (parameter for part in parts for parameter in part["params"])):
+        engine, *_ = deepspeed.initialize(
+            model=model,
+            optimizer=torch.optim.AdamW(
+                parts,
+                lr=optimizer.learning_rate,
+                betas=optimizer.betas,
+                eps=optimizer.epsilon,
+                weight_decay=optimizer.weight_decay,
+            ),
+            mpu=ModelParallelUnit(groups),
+            config=_deepspeed_config(training, groups, sum(weight.numel() for weight in model.parameters())),
+            dist_init_required=False,
+        )
     create_moments(engine)
     return engine
+
+
+@contextmanager
+def _known_as_parameters(model: nn.Module, parameters: Iterable[nn.Parameter]) -> Iterator[None]:
+    """Lets DeepSpeed find a name for those that are not the model's, and no one afterwards."""
+    own = set(model.parameters())
+    strange = {f"stand_in_{number}": each for number, each in enumerate(parameters) if each not in own}
+    for name, parameter in strange.items():
+        model.register_parameter(name, parameter)
+    yield
+    for name in strange:
+        delattr(model, name)
 
 
 def _deepspeed_config(training: TrainingConfig, groups: Groups, num_weights: int) -> dict[str, object]:

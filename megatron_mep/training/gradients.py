@@ -12,21 +12,26 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, distributed, nn
 
+from megatron_mep.model.copies import copies_of
+
 if TYPE_CHECKING:
     from deepspeed import DeepSpeedEngine
 
 
-def measured(engine: "DeepSpeedEngine", loss: Tensor) -> tuple[float, float]:
+def measured(engine: "DeepSpeedEngine", loss: Tensor, beside: list[float] | None = None) -> tuple[float, float]:
     """The mean of all ranks' losses and a bound of the whole gradient's norm, by one all-reduce of two numbers.
 
     All ranks get the same bits, so what they decide by them is the same. The bound is not finite where anything in a
-    gradient is not, or where the norm overflows fp32.
+    gradient is not, or where the norm overflows fp32. Numbers `beside` these travel along, and become their sums.
     """
     norm = nn.utils.get_total_norm(waiting_gradients(engine)).to(loss.device, torch.float32)
-    both = torch.stack([loss.detach(), norm]).double()
-    both[1].square_()
-    distributed.all_reduce(both)
-    total_loss, squares = both.tolist()
+    own = torch.stack([loss.detach(), norm]).double()
+    numbers = torch.cat([own, own.new_tensor(beside or [])])
+    numbers[1].square_()
+    distributed.all_reduce(numbers)
+    total_loss, squares, *sums = numbers.tolist()
+    if beside is not None:
+        beside[:] = sums
     # where ranks hold terms of a sum, the sum's square is at most theirs times their number (Cauchy-Schwarz)
     num_ranks = distributed.get_world_size()
     bound = squares * num_ranks
@@ -41,6 +46,14 @@ def waiting_gradients(engine: "DeepSpeedEngine") -> list[Tensor]:
     if engine.zero_optimization_partition_gradients():
         held = chain.from_iterable(group or () for group in _partitions(optimizer))
     return [gradient for gradient in held if gradient is not None]
+
+
+def sum_over_stages(engine: "DeepSpeedEngine") -> None:
+    """Sums the gradients of weights that several pipeline stages hold, once all micro-batches are through."""
+    for copy in copies_of(engine.module):
+        gradient = _gradient(copy.parameter)
+        assert gradient is not None, f"{copy.name} is there and has no gradient"
+        distributed.all_reduce(gradient, group=copy.group)
 
 
 def discard_gradients(engine: "DeepSpeedEngine") -> None:

@@ -18,6 +18,7 @@ from megatron_mep.training.gradients import measured
 from megatron_mep.training.metrics import Metrics, MetricsWriter
 from megatron_mep.training.progress import Progress
 from megatron_mep.training.step import MicroBatch, micro_batch_starts, train_step
+from megatron_mep.training.stopping import Stopping
 from megatron_mep.training.watch import Watch
 
 if TYPE_CHECKING:
@@ -58,10 +59,16 @@ class Job:
     is_save_due: Callable[[int], bool]
     save: Callable[[int], None]
     """Collective: a checkpoint after a step."""
+    publish: Callable[[], None]
+    """Collective: puts a checkpoint in place that was written behind the steps, where it is whole."""
     last_checkpoint: Callable[[], Path | None]
     """The newest whole one."""
     watch: Watch
     """Judges the steps; the same on all ranks."""
+    stopping: Stopping
+    """What this rank, and then all of them, are asked to stop for."""
+    came_to: Callable[[int], None]
+    """Told of every step that is done, and again once all is done that was due after it."""
     encoding_metrics: Callable[[], Metrics]
     """Collective: the encoding's learned weights."""
     attention_metrics: Callable[[], Metrics]
@@ -69,37 +76,53 @@ class Job:
 
 
 def train(job: Job, done_steps: int) -> float:
-    """Runs the steps after `done_steps`; the loss of the last one, in nats per token."""
-    saves = False
+    """Runs the steps after `done_steps`, all or until the ranks are asked to stop; the last one's loss, nats per token.
+
+    A stop waits for a step that is taken, as a checkpoint does.
+    """
+    job.stopping.agree_now(job.groups.device)
+    saves, stops = False, job.stopping.reason is not None
     clock = _Clock(job, done_steps)
     for step in range(done_steps + 1, job.training.steps + 1):
+        if stops:
+            break
         # the rate of this step, not of the one before
         job.scheduler.step(1)
         starts = micro_batch_starts(step, job.training, job.groups)
-        train_step(job.engine, job.micro_batch, starts, job.groups.device, partial(_is_taken, job))
+        train_step(job.engine, job.micro_batch, starts, job.groups, partial(_is_taken, job))
         job.progress.advance()
+        job.came_to(step)
         _tell_verdict(job, step)
         validates = job.is_validation_due(step)
         is_last = step == job.training.steps
         records = validates or step % job.logging.interval == 0 or is_last or bool(job.watch.told)
         metrics = _training_metrics(job, clock, step) if records else {}
         with clock.stopped():
+            stops = job.stopping.reason is not None and job.watch.verdict.is_taken and not is_last
+            if stops:
+                # who asks may give little time: all else that is due comes after
+                job.save(step)
             if validates:
                 metrics |= job.validate(step)
             if records:
                 _record(job, step, metrics, clock.left_s(step))
+            job.publish()
             if job.watch.is_over:
                 raise job.watch.error(step, job.last_checkpoint())
             # one that is due while steps are skipped waits for a step that is taken: it might crowd out a better one
             saves = saves or job.is_save_due(step)
-            if saves and (job.watch.verdict.is_taken or is_last):
+            if saves and not stops and (job.watch.verdict.is_taken or is_last):
                 job.save(step)
                 saves = False
+        job.came_to(step)
     return job.watch.loss
 
 
 def _is_taken(job: Job, own_loss: Tensor) -> bool:
-    return job.watch.judge(*measured(job.engine, own_loss)).is_taken
+    asked = job.stopping.asked()
+    loss, gradient_norm = measured(job.engine, own_loss, asked)
+    job.stopping.agree(asked)
+    return job.watch.judge(loss, gradient_norm).is_taken
 
 
 def _tell_verdict(job: Job, step: int) -> None:

@@ -10,7 +10,9 @@ from megatron_mep.checkpoint.config import CheckpointConfig
 from megatron_mep.checkpoint.files import find, take_over
 from megatron_mep.checkpoint.load import load_training_state
 from megatron_mep.checkpoint.one_rank import told_by_rank_0
+from megatron_mep.checkpoint.progress import Progress
 from megatron_mep.checkpoint.save import save_checkpoint
+from megatron_mep.checkpoint.saver import Saver
 from megatron_mep.checkpoint.state import template_of
 from megatron_mep.checkpoint.zero_state import MOMENTS, master_of, moment_of
 from megatron_mep.model.gpt import build_model
@@ -25,6 +27,7 @@ from tests.support.distributed import joined
 from tests.support.tiny import LEARNED, VOCABULARY, micro_batches_of, model_config, training_config, whole
 
 STEPS, MORE = 2, 3
+RUN_YAML = "name: tiny\n"
 FRESH, SAVED = 2, 1
 """Seeds: what is loaded into starts from other weights than what was saved."""
 
@@ -104,7 +107,7 @@ class Job:
             self.scheduler.step(1)
             starts = micro_batch_starts(step, self.training, self.here)
             micro_batch = micro_batches_of(self.training.micro_batch_size)
-            loss = train_step(self.engine, micro_batch, starts, self.here.device)
+            loss = train_step(self.engine, micro_batch, starts, self.here)
             distributed.all_reduce(loss, group=self.here.data_group)
             losses.append(float(loss) / self.here.data_size)
         return losses
@@ -120,13 +123,20 @@ class Job:
                 found[f"{kind} of {name}"] = whole(shards, parameter)
         return found
 
-    def save(self, root: Path, keep: int | None = None) -> Path:
+    def reached(self, step: int = STEPS) -> Progress:
         here = self.here
-        sizes = {"tensor_size": here.tensor_size, "context_size": here.context_size, "data_size": here.data_size}
-        progress = replace(REACHED, step=STEPS, **sizes)
+        sizes = {axis: getattr(here, axis) for axis in ("tensor_size", "context_size", "pipeline_size", "data_size")}
+        return replace(REACHED, step=step, **sizes)
+
+    def save(self, root: Path, keep: int | None = None) -> Path:
         attempt = told_by_rank_0(lambda: take_over(root))
         config = CheckpointConfig(keep=keep)
-        return save_checkpoint(attempt, self.engine, self.template, progress, "name: tiny\n", config, self.here)
+        return save_checkpoint(attempt, self.engine, self.template, self.reached(), RUN_YAML, config, self.here)
+
+    def saver(self, root: Path, **checkpoint: Any) -> Saver:
+        attempt = told_by_rank_0(lambda: take_over(root))
+        config = CheckpointConfig.model_validate(checkpoint)
+        return Saver(attempt, self.engine, self.template, RUN_YAML, config, self.here)
 
     def load(self, root: Path) -> None:
         progress = load_training_state(find(root), self.engine, self.template, self.here)

@@ -34,7 +34,7 @@ def test_an_unknown_key_names_what_was_probably_meant() -> None:
 def test_an_unknown_key_that_resembles_nothing_lists_what_is_known() -> None:
     (mistake,) = mistakes(run_tree(checkpoint={"xyzzy": 1}))
     assert mistake == Mistake(
-        "checkpoint.xyzzy", 1, "is not a known key", "use one of interval, keep, compare_replicas"
+        "checkpoint.xyzzy", 1, "is not a known key", "use one of interval, keep, compare_replicas, asynchronous"
     )
 
 
@@ -92,6 +92,12 @@ def test_a_wrong_choice_names_the_nearest() -> None:
     assert told(run_tree(training={"zero_stage": 9})) == [
         "training.zero_stage = 9: is not a known choice; use one of 0, 1, 2, 3"
     ]
+
+
+def test_a_known_type_that_is_not_offered_is_told_why() -> None:
+    (mistake,) = mistakes(run_tree(training={"precision": "fp16"}))
+    assert (mistake.key, mistake.value) == ("training.precision", "fp16")
+    assert "needs the loss to be scaled" in mistake.rule
 
 
 def test_a_wrong_name_of_a_union_is_told_at_the_key_that_chooses() -> None:

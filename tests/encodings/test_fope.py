@@ -12,8 +12,8 @@ from megatron_mep.encodings.base import LayerSizes
 from megatron_mep.encodings.fope import Fope
 from megatron_mep.encodings.rope import Rope
 from megatron_mep.encodings.rotate import rotate
+from megatron_mep.model.core_attention import encoded_layers
 from megatron_mep.model.gpt import build_model
-from megatron_mep.model.in_force import encoded_layers
 from megatron_mep.parallel.config import ParallelConfig
 from tests.encodings.oracle import fp64
 from tests.support.distributed import joined, run

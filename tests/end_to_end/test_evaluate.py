@@ -33,8 +33,9 @@ def alone(trained) -> list[ResultRow]:
         ("parallel.tensor=2", "parallel.sequence=true"),
         ("parallel.context=2",),
         ("parallel.context=2", "parallel.context_exchange=ring"),
+        ("parallel.pipeline=2",),
     ],
-    ids=["data", "tensor", "sequence", "context", "ring"],
+    ids=["data", "tensor", "sequence", "context", "ring", "pipeline"],
 )
 def test_two_ranks_give_the_rows_of_one(trained, alone, overrides, tmp_path):
     rows = evaluate_on(2, trained.folder, tmp_path / "rows.jsonl", overrides)

@@ -14,7 +14,7 @@ from tests.end_to_end.job import job, keys_refused, train_on
 
 STEP = "megatron_mep.training.loop.train_step"
 WRITE = "megatron_mep.checkpoint.save.sharded_generators"
-PUBLISH = "megatron_mep.checkpoint.save.publish"
+PUBLISH = "megatron_mep.checkpoint.draft.publish"
 NAME = "megatron_mep.checkpoint.files.write_atomically"
 
 

@@ -36,7 +36,7 @@ def _train(case: Case, precision: Literal["fp32", "bf16"]) -> None:
     before = {name: weight.detach().clone() for name, weight in learned_encoding_weights(model).items()}
     engine = build_engine(model, training, here)
     # the same batch again and again, so that the loss must fall
-    losses = [float(train_step(engine, micro_batches_of(4), range(1), here.device)) for _ in range(STEPS)]
+    losses = [float(train_step(engine, micro_batches_of(4), range(1), here)) for _ in range(STEPS)]
     assert all(math.isfinite(loss) for loss in losses)
     assert losses[-1] < 0.9 * losses[0]
     for name, weight in learned_encoding_weights(engine.module).items():

@@ -9,10 +9,10 @@ from torch.nn import functional
 
 from megatron_mep.encodings.tape import Tape
 from megatron_mep.model.cache import Cache
+from megatron_mep.model.core_attention import encoded_layers
 from megatron_mep.model.count import num_parameters, padded_vocabulary
 from megatron_mep.model.decode import Decoder, cache_bytes
 from megatron_mep.model.gpt import build_model
-from megatron_mep.model.in_force import encoded_layers
 from megatron_mep.parallel.config import ParallelConfig
 from megatron_mep.parallel.groups import seed_streams
 from megatron_mep.parallel.tensor import is_encoding_weight

@@ -155,7 +155,7 @@ def test_keys_too_far_back_are_dropped_and_counted_as_on_one_rank(tmp_path: Path
 def _scored_alone(file: Path) -> None:
     here = joined()
     model = build_model(model_config(**WINDOWED), ParallelConfig(), VOCABULARY, SEED)
-    scores = scorer(model, here.device)(samples(0, 2, LONG))
+    scores = scorer(model, here)(samples(0, 2, LONG))
     torch.save((scores, take_attention_work(model, here)), file)
 
 
@@ -167,7 +167,7 @@ def _scored_together(file: Path) -> None:
         layout = ParallelConfig(context=2, context_exchange=exchange)
         model = build_model(model_config(**WINDOWED), layout, VOCABULARY, SEED)
         # every rank gives whole sequences, and gets the scores of all their tokens
-        scores = scorer(model, here.device)(samples(0, 2, LONG))
+        scores = scorer(model, here)(samples(0, 2, LONG))
         assert torch.allclose(scores, expected, rtol=LAYOUT_RTOL, atol=0), exchange
         together = take_attention_work(model, here)
         assert together.causal_pairs == alone.causal_pairs, exchange

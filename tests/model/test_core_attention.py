@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from megatron_mep.model.core_attention import encoded_layers
 from megatron_mep.model.gpt import build_model
-from megatron_mep.model.in_force import encoded_layers
 from megatron_mep.parallel.config import ParallelConfig
 from tests.support.distributed import joined, run
 from tests.support.tiny import LEARNED, VOCABULARY, model_config

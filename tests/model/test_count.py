@@ -46,6 +46,24 @@ def _counts_of_a_rank(sequence: bool):
         assert num_parameters(config, padded_vocabulary(VOCABULARY, 2), 2) == held, changes
 
 
+def test_the_count_of_a_stage_is_that_of_the_built_model():
+    run(_counts_of_a_stage, 2)
+
+
+def _counts_of_a_stage():
+    stage, padded = joined(pipeline=2).pipeline_rank, padded_vocabulary(VOCABULARY, 1)
+    for changes in (*MODELS, {"encoding": {"name": "learned_absolute", "num_positions": SEQ_LENGTH}}):
+        config = model_config(**changes | {"num_layers": 4})
+        model = build_model(config, ParallelConfig(pipeline=2), VOCABULARY, seed=0)
+        held = sum(parameter.numel() for parameter in model.parameters())
+        assert num_parameters(config, padded, 1, stage, 2) == held, changes
+
+
+def test_the_operations_of_all_stages_are_those_of_the_model():
+    config = model_config(num_layers=4)
+    assert sum(flops_per_token(config, 384, 16, stage, 2) for stage in (0, 1)) == flops_per_token(config, 384, 16)
+
+
 def _counts():
     joined()
     for changes in MODELS:

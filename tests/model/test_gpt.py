@@ -10,8 +10,8 @@ from torch.utils._pytree import tree_leaves
 
 from megatron_mep.config.errors import ConfigError
 from megatron_mep.model.cache import Cache
+from megatron_mep.model.core_attention import encoded_layers
 from megatron_mep.model.gpt import build_model
-from megatron_mep.model.in_force import encoded_layers
 from megatron_mep.parallel.config import ParallelConfig
 from megatron_mep.parallel.gradients import sum_over_tensor_ranks
 from megatron_mep.parallel.groups import seed_streams

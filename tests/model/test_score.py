@@ -17,7 +17,7 @@ def _scores():
     here = joined(tensor=2)
     model = build_model(model_config(hidden_dropout=0.5), ParallelConfig(tensor=2), VOCABULARY, seed=0)
     tokens = samples(0, 3)
-    score = scorer(model, here.device)
+    score = scorer(model, here)
     scores = score(tokens)
     assert not scores.requires_grad
     assert_exact_equal(score(tokens), scores)
@@ -25,7 +25,7 @@ def _scores():
         logits = model(tokens[:, :-1], None, None, runtime_gather_output=True)
     assert_within_budget(scores, _nll(logits, tokens), _nll(logits.double(), tokens))
 
-    half = scorer(model.bfloat16(), here.device)(tokens)
+    half = scorer(model.bfloat16(), here)(tokens)
     assert half.dtype == torch.float32
     torch.testing.assert_close(half, scores, rtol=0, atol=0.05)
 

@@ -26,6 +26,18 @@ def test_an_indivisible_world_names_the_nearest_sizes_that_work(tensor: int, wor
     assert (mistake.key, mistake.value, mistake.remedy) == ("parallel.tensor", tensor, remedy)
 
 
+def test_stages_leave_less_of_the_world_to_data_ranks():
+    assert ParallelConfig(pipeline=4).data(8) == 2
+    with pytest.raises(ConfigError) as told:
+        ParallelConfig(tensor=2, pipeline=4).data(12)
+    (mistake,) = told.value.mistakes
+    assert (mistake.key, mistake.value, mistake.remedy) == (
+        "parallel.pipeline",
+        4,
+        "set it to 3, or start 8 or 16 processes",
+    )
+
+
 def test_context_ranks_leave_less_of_the_world_to_data_ranks():
     assert ParallelConfig(context=2).data(6) == 3
     assert ParallelConfig(tensor=2, context=4).data(16) == 2
@@ -62,7 +74,7 @@ def test_sequences_divide_into_two_chunks_a_rank_and_each_share_over_tensor_rank
     [
         ({"context": 0}, "context", "greater than 0"),
         ({"context": 2, "context_exchange": "gather"}, "context_exchange", "is not a known choice"),
-        ({"pipeline": 4}, "pipeline", "not available in this version"),
+        ({"pipeline": 0}, "pipeline", "greater than 0"),
         ({"sequence": True}, "sequence", "needs tensor > 1"),
         ({"tensor": 0}, "tensor", "greater than 0"),
         ({"tensor": 0, "sequence": True}, "tensor", "greater than 0"),

@@ -16,7 +16,7 @@ def test_a_rank_alone_holds_everything():
     tensor = torch.arange(6.0)
     alone = Context()
     assert (alone.size, alone.rank) == (1, 0)
-    for same in (alone.own(tensor, 0), alone.gathered(tensor, 0), alone.whole(tensor, 0), alone.from_first(tensor)):
+    for same in (alone.own(tensor, 0), alone.gathered(tensor, 0), alone.whole(tensor, 0)):
         assert same is tensor
 
 
@@ -35,8 +35,6 @@ def _divided(size: int) -> None:
     assert_exact_equal(own, torch.cat(mine, 1))
     for together in (context.gathered(own, -1), context.whole(own, 1), context.gathered(own.mT, 0).mT):
         assert_exact_equal(together, whole)
-    chunks = whole.chunk(2 * size, 1)
-    assert_exact_equal(context.from_first(own), torch.cat((chunks[0], chunks[-1]), 1))
 
 
 def test_gradients_of_what_is_gathered_are_summed_and_of_what_goes_on_alike_as_for_an_average():

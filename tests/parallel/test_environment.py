@@ -11,6 +11,7 @@ TORCHRUN = {
     "MASTER_ADDR": "node1",
     "MASTER_PORT": "4711",
 }
+ELASTIC = TORCHRUN | {"RANK": "2", "LOCAL_RANK": "0", "TORCHELASTIC_RUN_ID": "7"}
 DEEPSPEED = {name: value for name, value in TORCHRUN.items() if name != "LOCAL_WORLD_SIZE"} | {"LOCAL_SIZE": "2"}
 OPEN_MPI = {
     "OMPI_COMM_WORLD_RANK": "3",
@@ -33,6 +34,7 @@ SRUN = BATCH | {
     "SLURM_NODEID": "1",
     "SLURM_STEP_TASKS_PER_NODE": "2(x2)",
 }
+STEP = {"SLURM_STEP_NUM_TASKS": "4"}
 ALONE = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1"}
 FOURTH_OF_FOUR = {"rank": 3, "local_rank": 1, "world_size": 4, "local_world_size": 2}
 
@@ -53,6 +55,11 @@ def without(environ: dict[str, str], *names: str) -> dict[str, str]:
         (DEEPSPEED, Environment(**FOURTH_OF_FOUR, master_addr="node1", master_port=4711)),
         (without(TORCHRUN, "MASTER_PORT"), Environment(**FOURTH_OF_FOUR, master_addr="node1", master_port=29500)),
         (SRUN, Environment(**FOURTH_OF_FOUR, master_addr="node09", master_port=20007)),
+        (SRUN | STEP | TORCHRUN, Environment(**FOURTH_OF_FOUR, master_addr="node1", master_port=4711)),
+        (
+            SRUN | STEP | ELASTIC,
+            Environment(**FOURTH_OF_FOUR | {"rank": 2, "local_rank": 0}, master_addr="node1", master_port=4711),
+        ),
         (SRUN | TORCHRUN, Environment(**FOURTH_OF_FOUR, master_addr="node1", master_port=4711)),
         (SRUN | OPEN_MPI, Environment(**FOURTH_OF_FOUR, master_addr="node09", master_port=20007)),
         (
@@ -74,6 +81,8 @@ def without(environ: dict[str, str], *names: str) -> dict[str, str]:
         "deepspeed",
         "torchrun without a port",
         "srun",
+        "torchrun's variables set for each task of srun",
+        "torchrun under srun, its nodes counted as they came",
         "torchrun under srun",
         "mpirun under srun",
         "mpirun on several nodes",
@@ -95,6 +104,11 @@ def test_a_step_on_some_nodes_of_the_job_meets_on_the_first_of_its_own():
     assert environment.world_size == 5
     assert environment.local_world_size == 2
     assert environment.master_addr == "node10"
+
+
+def test_srun_tells_where_every_rank_should_be():
+    assert Environment.discover(SRUN).hosts_of_ranks == ("node09", "node09", "node10", "node10")
+    assert Environment.discover(TORCHRUN).hosts_of_ranks == ()
 
 
 def test_a_batch_script_may_choose_address_and_port_for_its_tasks():
@@ -125,6 +139,12 @@ def test_a_port_made_of_the_job_id_is_outside_the_ephemeral_range(job_id: int):
         (SRUN | {"SLURM_PROCID": "4"}, ["SLURM_PROCID"]),
         (SRUN | {"SLURM_JOB_NODELIST": "node[1"}, ["SLURM_JOB_NODELIST"]),
         (SRUN | {"WORLD_SIZE": "4"}, ["RANK", "LOCAL_RANK"]),
+        (SRUN | STEP | ALONE, ["WORLD_SIZE"]),
+        (SRUN | STEP | TORCHRUN | {"RANK": "0", "LOCAL_RANK": "0"}, ["RANK"]),
+        (TORCHRUN | {"MASTER_ADDR": "localhost"}, ["MASTER_ADDR"]),
+        ({"SLURM_JOB_ID": "7", "SLURM_JOB_NUM_NODES": "2"}, ["SLURM_JOB_NUM_NODES"]),
+        ({"SLURM_JOB_ID": "7", "SLURM_NTASKS_PER_NODE": "8"}, ["SLURM_NTASKS_PER_NODE"]),
+        ({"PMI_RANK": "1", "PMI_SIZE": "4"}, ["PMI_SIZE"]),
         (BATCH, ["SLURM_NTASKS"]),
     ],
 )

@@ -31,7 +31,11 @@ def _mesh_of_four():
     assert total.item() == (1 + 4 if rank % 2 == 0 else 2 + 8)
 
     unit = ModelParallelUnit(here)
-    assert unit.get_model_parallel_group() is unit.get_tensor_model_parallel_group() is here.tensor_group
+    assert unit.get_tensor_model_parallel_group() is here.tensor_group
+    assert distributed.get_process_group_ranks(unit.get_model_parallel_group()) == [
+        rank - rank % 2,
+        rank - rank % 2 + 1,
+    ]
     assert unit.get_model_parallel_world_size() == unit.get_tensor_model_parallel_world_size() == 2
     assert unit.get_model_parallel_rank() == unit.get_tensor_model_parallel_rank() == rank % 2
     assert unit.get_tensor_model_parallel_src_rank() == rank - rank % 2
@@ -61,6 +65,31 @@ def _mesh_of_eight():
     unit = ModelParallelUnit(here)
     assert unit.get_data_parallel_group_ranks() == same_weights
     assert (unit.get_data_parallel_rank(), unit.get_data_parallel_world_size()) == (rank // 2, 4)
+
+
+def test_stages_stand_apart_the_most():
+    run(_mesh_with_stages, 8)
+
+
+def _mesh_with_stages():
+    here = joined(tensor=2, pipeline=2)
+    rank = distributed.get_rank()
+    assert (here.tensor_rank, here.data_rank, here.pipeline_rank) == (rank % 2, rank // 2 % 2, rank // 4)
+    assert (here.pipeline_size, here.data_size) == (2, 2)
+    # dropout acts in other layers on every stage
+    assert here.stream == rank // 2
+    assert distributed.get_process_group_ranks(here.pipeline_group) == [rank % 4, rank % 4 + 4]
+    first = rank % 4 // 2 * 2
+    assert distributed.get_process_group_ranks(here.model_group) == [first, first + 1, first + 4, first + 5]
+    same_weights = [rank // 4 * 4 + rank % 2, rank // 4 * 4 + rank % 2 + 2]
+    assert distributed.get_process_group_ranks(here.weights_group) == same_weights
+
+    # the norm of the gradient is that of all stages; what tensor ranks hold alike counts on the first of them
+    unit = ModelParallelUnit(here)
+    assert unit.get_model_parallel_group() is here.model_group
+    assert unit.get_model_parallel_world_size() == 4
+    assert unit.get_tensor_model_parallel_rank() == rank % 2
+    assert (unit.get_pipeline_model_parallel_rank(), unit.get_pipeline_model_parallel_world_size()) == (rank // 4, 2)
 
 
 def test_two_processes_are_data_parallel_or_tensor_parallel_one_after_the_other():

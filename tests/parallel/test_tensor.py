@@ -12,7 +12,8 @@ from torch.distributed import ProcessGroup
 
 from megatron_mep.checkpoint.writer import write_in_this_process
 from megatron_mep.encodings.base import Encoding, LayerSizes, Weight
-from megatron_mep.parallel.tensor import EncodingWeights, generator_of, is_encoding_weight, shared_by
+from megatron_mep.parallel.seeds import generator_of
+from megatron_mep.parallel.tensor import EncodingWeights, is_encoding_weight, shared_by
 from tests.support.distributed import joined, run
 
 NUM_HEADS = 4

@@ -4,7 +4,6 @@ from functools import partial
 from typing import Any
 
 import pytest
-import torch
 
 from megatron_mep.model.gpt import build_model
 from megatron_mep.plan import memory
@@ -27,6 +26,9 @@ SAVED_WITHIN = 0.02
 """What saved activations may be off by: the few numbers of each token or head that are not counted."""
 
 ROPE, FIRE, NOPE = ({"encoding": {"name": name}} for name in ("rope", "fire", "nope"))
+EXCHANGES: tuple[Tree, ...] = tuple(
+    {"context": 2, "context_exchange": exchange} for exchange in ("all_gather", "ulysses", "ring")
+)
 OTHER_LAYERS = {"activation": "gelu", "norm": "layernorm", "linear_bias": True, "hidden_dropout": 0.1}
 
 
@@ -71,6 +73,19 @@ SAVED: tuple[tuple[Tree, Tree, Tree], ...] = (
 )
 
 
+IN_CONTEXT: tuple[tuple[Tree, Tree], ...] = (
+    ({}, {}),
+    ({}, {"precision": "bf16"}),
+    (ROPE, {}),
+    (ROPE, {"precision": "bf16"}),
+    ({"num_query_groups": 2}, {}),
+    (ROPE | {"num_query_groups": 2}, {}),
+    (NOPE | {"num_query_groups": 1}, {}),
+    ({}, {"recompute": "selective"}),
+    ({}, {"recompute": "full"}),
+)
+
+
 @pytest.mark.parametrize("tensor", [1, 2])
 def test_saved_activations_are_those_of_the_layers(tensor: int):
     cases = [case for case in SAVED if case[2].get("tensor", 1) == tensor]
@@ -78,6 +93,16 @@ def test_saved_activations_are_those_of_the_layers(tensor: int):
         chosen = [case for case in cases if case[2].get("sequence", False) == sequence]
         if chosen:
             run(_saved, tensor, chosen)
+
+
+@pytest.mark.parametrize("parallel", EXCHANGES, ids=str)
+def test_saved_activations_are_those_of_an_exchange(parallel: Tree):
+    run(_saved, 2, [(*case, parallel) for case in IN_CONTEXT])
+
+
+@pytest.mark.parametrize("parallel", EXCHANGES[:2], ids=str)
+def test_saved_activations_of_chunks_are_those_of_an_exchange(parallel: Tree):
+    run(_saved, 2, [(FIRE, {"precision": precision}, parallel) for precision in ("fp32", "bf16")])
 
 
 def _saved(cases: list[tuple[Tree, Tree, Tree]]) -> None:
@@ -88,8 +113,8 @@ def _saved(cases: list[tuple[Tree, Tree, Tree]]) -> None:
         model = build_model(told.model, told.parallel, VOCABULARY, 0, dtype, told.training.recompute).to(dtype)
         tokens = samples(0, 2, LENGTH)
         measured = saved_bytes(partial(model, tokens[:, :-1], None, None, labels=tokens[:, 1:]), model)
-        activations = planned(told, told.parallel.tensor).memory.activations
-        logits = 4 * 2 * LENGTH * VOCABULARY // told.parallel.tensor
+        activations = planned(told, told.parallel.model).memory.activations
+        logits = 4 * 2 * LENGTH * VOCABULARY // told.parallel.model
         near(activations.kept + logits, measured, SAVED_WITHIN, case)
 
 
@@ -105,7 +130,25 @@ TRAINED: tuple[tuple[Tree, Tree, int], ...] = (
 
 @pytest.mark.parametrize(("model", "training", "ranks"), TRAINED, ids=str)
 def test_the_peak_of_training_is_near(model: Tree, training: Tree, ranks: int):
-    run(_trained, ranks, model, training)
+    run(_trained, ranks, model, training, {})
+
+
+DIVIDED: tuple[tuple[Tree, Tree, Tree], ...] = (
+    *(({}, {}, exchange) for exchange in EXCHANGES),
+    *(({"num_layers": 2}, {"seq_length": 512, "recompute": "selective"}, exchange) for exchange in EXCHANGES),
+    (ROPE, {"precision": "bf16", "zero_stage": 2}, EXCHANGES[0]),
+    ({}, {"zero_stage": 3}, EXCHANGES[2]),
+    ({}, {}, {"tensor": 2, "sequence": True} | EXCHANGES[0]),
+    ({}, {}, {"tensor": 2} | EXCHANGES[2]),
+    ({"num_layers": 4}, {"global_batch_size": 8}, {"pipeline": 2}),
+    ({"num_layers": 4}, {"seq_length": 256, "global_batch_size": 8}, {"pipeline": 2}),
+)
+
+
+@pytest.mark.parametrize(("model", "training", "parallel"), DIVIDED, ids=str)
+def test_the_peak_of_a_divided_model_is_near(model: Tree, training: Tree, parallel: Tree):
+    ranks = run_with(model, training, parallel).parallel.model
+    run(_trained, ranks, model, training, parallel)
 
 
 @pytest.mark.parametrize("stage", [1, 2, 3])
@@ -113,14 +156,15 @@ def test_the_peak_of_training_is_near(model: Tree, training: Tree, ranks: int):
 def test_weights_that_fill_many_buckets(stage: int, precision: str, monkeypatch: pytest.MonkeyPatch):
     for module in (engine, memory):
         monkeypatch.setattr(module, "LARGEST_BUCKET", 60_000)
-    run(_trained, 1, {"num_layers": 6}, {"zero_stage": stage, "precision": precision})
+    run(_trained, 1, {"num_layers": 6}, {"zero_stage": stage, "precision": precision}, {})
 
 
-def _trained(model: Tree, training: Tree) -> None:
-    groups = joined()
-    told = run_with(model, training, {})
+def _trained(model: Tree, training: Tree, parallel: Tree) -> None:
+    groups = joined(**parallel)
+    told = run_with(model, training, parallel)
     measured = peak_bytes(partial(_train, told, groups))
-    near(planned(told, groups.world_size).memory.peak, measured, WITHIN, (model, training))
+    peak = planned(told, groups.world_size).stage_peaks[groups.pipeline_rank]
+    near(peak, measured, WITHIN, (model, training, parallel, groups.rank))
 
 
 def _train(told: RunConfig, groups: Any) -> None:
@@ -131,4 +175,4 @@ def _train(told: RunConfig, groups: Any) -> None:
     # in its second step ZeRO 3 knows what it will need, and fetches it ahead
     for step in (1, 2):
         starts = micro_batch_starts(step, training, groups)
-        train_step(trained, lambda first: samples(first, size, training.seq_length), starts, torch.device("cpu"))
+        train_step(trained, lambda first: samples(first, size, training.seq_length), starts, groups)

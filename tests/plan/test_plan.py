@@ -6,19 +6,20 @@ import pytest
 
 from megatron_mep.cli import main
 from megatron_mep.config.errors import ConfigError
+from megatron_mep.plan.communication import communication_of
 from megatron_mep.plan.plan import Plan, plan_of
 from megatron_mep.plan.table import as_json, table
 from megatron_mep.run import run_of
-from tests.support.runs import run_tree
+from tests.support.runs import Tree, run_tree
 
 
-def gpt(tensor: int = 4, **training: object):
+def gpt(tensor: int = 4, layout: Tree | None = None, **training: object):
     """24 layers of width 2048, 2048 tokens; 32,000 tokens of vocabulary."""
     tree = run_tree(
         model={"num_layers": 24, "hidden_size": 2048, "num_attention_heads": 16, "activation": "gelu"},
         training={"seq_length": 2048, "global_batch_size": 512, "precision": "bf16", **training},
         data={"folder": "nowhere", "tokenizer": {"kind": "train", "vocab_size": 32000}},
-        parallel={"tensor": tensor, "sequence": tensor > 1},
+        parallel={"tensor": tensor, "sequence": tensor > 1, **(layout or {})},
     )
     return run_of(tree)
 
@@ -84,11 +85,77 @@ def test_a_vocabulary_that_nobody_knows_is_asked_for():
         plan_of(run_of(tree), 8, "h100")
 
 
-def test_axes_that_are_not_reckoned_with_are_refused():
-    tree = gpt().model_dump(mode="json")
-    tree["parallel"] |= {"context": 2}
-    with pytest.raises(ConfigError, match=r"parallel\.context = 2: is not reckoned with"):
-        plan_of(run_of(tree), 8, "h100")
+def test_context_ranks_divide_tokens_and_what_zero_divides():
+    plan = of(layout={"context": 2}, global_batch_size=32)
+    assert plan.memory.optimizer == 12 * plan.share.num_weights // 2
+    assert plan.memory.activations.kept < of(global_batch_size=32).memory.activations.kept
+    sent = {(each.what, each.operation): each for each in plan.traffic}
+    # keys and values of 24 layers in 32 micro-batches: 2048 tokens of 4 heads of 128, of which one half is sent
+    numbers = 2 * 24 * 32 * 2048 * 512
+    assert sent["keys and values", "all-gather"].sent == 2 * numbers / 2
+    assert sent["keys and values", "reduce-scatter"].sent == 4 * numbers / 2
+    assert sent["gradients", "all-reduce"].over == "data x context"
+
+
+def test_a_ring_holds_no_whole_sequence_and_sends_gradients_home():
+    ring = of(layout={"context": 2, "context_exchange": "ring"}, global_batch_size=32)
+    assert ring.attention.name == "ring"
+    sent = {each.what: each.sent for each in ring.traffic}
+    # a half of keys and values goes one step in each pass, and their gradients in fp32 go all around
+    half = 2 * 24 * 32 * 1024 * 512
+    assert sent["keys and values"] == 2 * half * 2
+    assert sent["their gradients"] == 2 * half * 4
+
+
+def test_ulysses_sends_more_where_groups_are_repeated():
+    def sent(groups: int) -> int:
+        tree = gpt(layout={"context": 4, "context_exchange": "ulysses"}).model_dump(mode="json")
+        tree["model"]["num_query_groups"] = groups
+        return next(each.sent for each in plan_of(run_of(tree), 16, "h100").traffic if each.what == "heads")
+
+    # of 4 heads of a tensor rank, queries and contexts have 4; keys and values 4, 4 for one group, which is repeated
+    assert sent(4) == sent(16)
+    assert sent(8) == sent(16)
+
+
+def test_stages_divide_layers_and_keep_micro_batches_for_those_to_come():
+    plan = of(tensor=2, layout={"pipeline": 4}, global_batch_size=8)
+    layers = 6 * (12 * 2048**2 // 2 + 2 * 2048)
+    embedding = 32000 * 2048 // 2
+    weights = [each.num_weights for each in plan.share.of_all_stages()]
+    assert weights == [layers + embedding, layers, layers, layers + embedding + 2048]
+    assert [each.in_flight for each in plan.share.of_all_stages()] == [4, 3, 2, 1]
+    assert plan.share.stage == plan.stage_peaks.index(max(plan.stage_peaks)) == 0
+    assert plan.memory.peak == plan.stage_peaks[0]
+    # text is generated without stages
+    assert plan.caches[2048] == 24 * 2 * 2048 * (2048 // 2) * 2
+    # the stages between the ends send both ways, half of the residual stream of 2048 tokens in each of 8 micro-batches
+    sent = [
+        sum(each.sent for each in communication_of(share) if each.over == "pipeline")
+        for share in plan.share.of_all_stages()
+    ]
+    one_way = 8 * 2 * 2048 * 2048 // 2
+    assert sent == [one_way, 2 * one_way, 2 * one_way, one_way]
+    # the output layer is shared by the tensor ranks
+    assert plan.traffic_stage == 3
+
+
+def test_fewer_micro_batches_than_stages_are_in_flight():
+    plan = of(tensor=2, layout={"pipeline": 4}, global_batch_size=2)
+    assert [each.in_flight for each in plan.share.of_all_stages()] == [2, 2, 2, 1]
+
+
+def test_the_time_counts_what_stages_wait_for():
+    plan = of(tensor=2, layout={"pipeline": 4}, global_batch_size=8)
+    assert plan.bubble == 3 / 11
+    layer = 6 * (12 * 2048**2 + 2048 * 2048)
+    output = 6 * 32000 * 2048
+    # the others follow the first micro-batch at the pace of the last stage
+    flops = 24 * layer + output + 7 * (6 * layer + output)
+    assert plan.step_s == pytest.approx(flops * 2048 / (2 * 989.5e12 * 0.5))
+    told = table(plan)
+    assert "(p-1)/(m+p-1) = 3/(8+3) = 27.3% of a step" in told
+    assert "Memory of one rank (of stage 1 of 4, the fullest)" in told
 
 
 def test_the_command_prints_a_table_or_json(tmp_path, capsys):

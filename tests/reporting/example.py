@@ -36,6 +36,7 @@ def result(run: str, length: int, perplexity: float, *, minutes: int = 0, **chan
         "tensor_parallel": 2,
         "data_parallel": 1,
         "context_parallel": 1,
+        "pipeline_parallel": 1,
         "version": "0.1.0",
         "protocol": "blocks",
         "length": length,

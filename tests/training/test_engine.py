@@ -104,7 +104,7 @@ def updated(model: nn.Module, training: TrainingConfig, here: Groups) -> Course:
     for step in range(1, training.steps + 1):
         scheduler.step(1)
         starts = micro_batch_starts(step, training, here)
-        loss = train_step(engine, micro_batches_of(training.micro_batch_size), starts, here.device)
+        loss = train_step(engine, micro_batches_of(training.micro_batch_size), starts, here)
         distributed.all_reduce(loss, group=here.data_group)
         norm = engine.get_global_grad_norm()
         course.append((float(loss) / here.data_size, float("nan") if norm is None else float(norm)))

@@ -99,7 +99,7 @@ def trained(
                 spoil.due = step == FAULTY and first == starts[1]
             return micro_batches_of(1)(first)
 
-        train_step(engine, micro_batch, starts, here.device, lambda loss: watch.judge(*measured(engine, loss)).is_taken)
+        train_step(engine, micro_batch, starts, here, lambda loss: watch.judge(*measured(engine, loss)).is_taken)
         assert (watch.verdict is Verdict.NOT_FINITE) == (step == FAULTY), (step, watch.told)
         if step != FAULTY:
             losses.append(watch.loss)
@@ -181,7 +181,7 @@ def _measured():
             found.append(measured(engine, loss + here.data_rank))
             return True
 
-        own = train_step(engine, micro_batches_of(1), micro_batch_starts(1, training, here), here.device, is_taken)
+        own = train_step(engine, micro_batches_of(1), micro_batch_starts(1, training, here), here, is_taken)
         ((loss, bound),) = found
         torch.distributed.all_reduce(own)
         assert loss == pytest.approx(float(own) / 2 + 0.5, rel=1e-6)

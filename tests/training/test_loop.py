@@ -15,6 +15,8 @@ from megatron_mep.training import loop
 from megatron_mep.training.attention_metrics import attention_metrics
 from megatron_mep.training.config import LoggingConfig
 from megatron_mep.training.loop import Job, train
+from megatron_mep.training.signals import Signals
+from megatron_mep.training.stopping import Stopping
 from megatron_mep.training.watch import Seen
 from megatron_mep.training.watch import Watch as StepWatch
 from tests.support.distributed import joined, run
@@ -50,7 +52,7 @@ class Engine:
 
     def train(self) -> None: ...
 
-    def __call__(self, _inputs: torch.Tensor, _position_ids: None, _mask: None, labels: torch.Tensor):
+    def __call__(self, _inputs: torch.Tensor, _position_ids: None, _mask: None, labels: torch.Tensor, **_: int):
         return torch.full(labels.shape, math.nan if self._step in self._faulty else float(self._step + self._rank))
 
     def zero_optimization(self) -> bool:
@@ -97,6 +99,7 @@ class Shown:
         self.told: dict[int, dict[str, str]] = {}
         self.said: list[str] = []
         self.advanced = 0
+        self.came_to: list[int] = []
 
     def write(self, step: int, consumed_tokens: int, metrics: dict[str, float], encoding: dict[str, float]) -> None:
         self.records[step] = (consumed_tokens, metrics, encoding)
@@ -112,13 +115,37 @@ class Shown:
         self.said.append(line)
 
 
+class StopIn(Stopping):
+    """Asked on the last rank in the midst of a step; step 0 is the start-up."""
+
+    def __init__(self, here: Groups, done_steps: int, step: int | None) -> None:
+        super().__init__(Signals())
+        self._left = math.inf if step is None or here.data_rank < here.data_size - 1 else max(step - done_steps, 0)
+
+    def asked(self) -> list[float]:
+        self._signals.heard = "SIGUSR1" if self._left <= 0 else None
+        self._left -= 1
+        return super().asked()
+
+
 def trained(
-    here: Groups, done_steps: int = 0, faulty: tuple[int, ...] = (), max_consecutive: int = 10, **logging: Any
+    here: Groups,
+    done_steps: int = 0,
+    faulty: tuple[int, ...] = (),
+    max_consecutive: int = 10,
+    stop_in: int | None = None,
+    **logging: Any,
 ) -> tuple[float, Watch, Shown]:
     watch = Watch()
     shown = Shown(watch)
     engine = Engine(watch, done_steps, here, faulty)
     training = training_config(steps=STEPS, non_finite={"max_consecutive": max_consecutive})
+
+    behind: list[int] = []
+
+    def save(step: int) -> None:
+        watch.goes_on(1000, ("save", step))
+        behind.append(step)
 
     def validate(step: int) -> dict[str, float]:
         watch.goes_on(100, ("validate", step))
@@ -137,9 +164,12 @@ def trained(
         is_validation_due=lambda step: step in (2, 6),
         validate=validate,
         is_save_due=lambda step: step in (4, STEPS),
-        save=lambda step: watch.goes_on(1000, ("save", step)),
+        save=save,
+        publish=lambda: watch.goes_on(10000, ("publish", behind.pop())) if behind else None,
         last_checkpoint=lambda: Path("checkpoints/step_00000001"),
         watch=StepWatch(training, Seen()),
+        stopping=StopIn(here, done_steps, stop_in),
+        came_to=shown.came_to.append,
         encoding_metrics=lambda: {"layer_01/slope/min": 1.0},
         attention_metrics=lambda: attention_metrics(Work(kept_pairs=1, causal_pairs=4, dropped=1e-7)),
     )
@@ -158,6 +188,7 @@ def _due(done_steps: int):
         2: [("validate", 2), ("record", 2)],
         3: [("record", 3)],
         4: [("save", 4)],
+        5: [("publish", 4)] if done_steps < 4 else [],
         6: [("validate", 6), ("record", 6)],
         7: [("record", 7), ("save", 7)],
     }
@@ -214,6 +245,51 @@ def _done():
     assert watch.events == []
 
 
+@pytest.mark.parametrize(
+    ("asked_in", "last_events"),
+    [
+        pytest.param(
+            3, [("step", 3, 3), ("save", 3), ("record", 3), ("publish", 3)], id="with nothing but a record due"
+        ),
+        pytest.param(4, [("step", 4, 4), ("save", 4), ("publish", 4)], id="with a checkpoint due"),
+        pytest.param(
+            6,
+            [("step", 6, 6), ("save", 6), ("validate", 6), ("record", 6), ("publish", 6)],
+            id="with a validation due",
+        ),
+        pytest.param(7, [("step", 7, 7), ("record", 7), ("save", 7)], id="in the last step"),
+    ],
+)
+def test_a_run_that_one_rank_is_asked_to_stop_saves_first_and_ends_on_all(asked_in: int, last_events: list[Any]):
+    run(_stops, 2, asked_in, last_events)
+
+
+def _stops(asked_in: int, last_events: list[Any]):
+    loss, watch, shown = trained(joined(), stop_in=asked_in)
+    assert watch.events[-len(last_events) :] == last_events
+    assert [event[1] for event in watch.events if event[0] == "save"].count(asked_in) == 1
+    assert loss == asked_in + 0.5
+    assert shown.came_to == [step for step in range(1, asked_in + 1) for _ in range(2)]
+
+
+def test_a_run_that_is_asked_to_stop_while_it_starts_takes_no_step():
+    run(_stops_before, 2)
+
+
+def _stops_before():
+    _, watch, _ = trained(joined(), done_steps=4, stop_in=0)
+    assert watch.events == []
+
+
+def test_a_stop_waits_for_a_step_that_is_taken():
+    run(_stop_waits, 2)
+
+
+def _stop_waits():
+    _, watch, _ = trained(joined(), faulty=(3, 4), stop_in=3)
+    assert watch.events[-4:] == [("record", 4), ("step", 5, 5), ("save", 5), ("publish", 5)]
+
+
 def test_a_skipped_step_is_recorded_and_a_checkpoint_waits_for_one_that_is_taken():
     run(_skipped, 2)
 
@@ -235,6 +311,7 @@ def _skipped():
         ("step", 6, 6),
         ("validate", 6),
         ("record", 6),
+        ("publish", 5),
         ("step", 7, 7),
         ("record", 7),
         ("save", 7),

@@ -38,6 +38,9 @@ def test_ranks_take_turns_in_a_micro_batch_of_all(data_size: int):
     assert first_of_all == [2 * rank for rank in range(data_size)]
 
 
+ALONE = SimpleNamespace(pipeline_size=1, device=torch.device("cpu"))
+
+
 class Engine:
     """Takes the sum of the inputs for the loss of every token, and keeps what it is told."""
 
@@ -47,8 +50,9 @@ class Engine:
     def train(self) -> None:
         self.told.append("train")
 
-    def __call__(self, inputs: torch.Tensor, _position_ids: None, _mask: None, labels: torch.Tensor):
+    def __call__(self, inputs: torch.Tensor, _position_ids: None, _mask: None, labels: torch.Tensor, first_sample: int):
         assert torch.equal(inputs + 1, labels)
+        assert first_sample == inputs[0, 0]
         return inputs.sum() * torch.ones(labels.shape)
 
     def backward(self, loss: torch.Tensor) -> None:
@@ -63,7 +67,7 @@ class Engine:
 
 def test_micro_batches_are_averaged_into_one_update():
     engine = Engine()
-    loss = train_step(engine, lambda first: torch.arange(first, first + 3)[None], range(0, 20, 10), torch.device("cpu"))
+    loss = train_step(engine, lambda first: torch.arange(first, first + 3)[None], range(0, 20, 10), ALONE)
     # inputs 0 + 1 and 10 + 11, each half of the batch
     assert engine.told == ["train", 0.5, 10.5, "step"]
     assert loss == 11

@@ -1,0 +1,24 @@
+"""Ranks on this machine, through the deepspeed launcher."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+
+
+def local_command(ranks: int, run: str, overrides: list[str]) -> list[str]:
+    """What starts so many ranks that train a run."""
+    # as a module: its script may not be on the path
+    launcher = [sys.executable, "-m", "deepspeed.launcher.runner", "--num_gpus", str(ranks), "--no_local_rank"]
+    return [*launcher, "--log_level", "warning", "--module", "megatron_mep", "train", run, *overrides]
+
+
+def local_environment(environ: Mapping[str, str], ranks: int, cores: int) -> dict[str, str]:
+    """This process's variables; ranks that would all use all cores share them."""
+    return {"OMP_NUM_THREADS": str(max(1, cores // ranks)), **environ}
+
+
+def train_locally(ranks: int, run: str, overrides: list[str]) -> int:
+    """Trains to the end; the exit code of the first rank that failed, or 0."""
+    environment = local_environment(os.environ, ranks, len(os.sched_getaffinity(0)))
+    return subprocess.run(local_command(ranks, run, overrides), env=environment, check=False).returncode

@@ -1,0 +1,277 @@
+"""What a job does with the end of its ranks, under SLURM's commands in miniature."""
+
+import json
+import sys
+from base64 import urlsafe_b64decode
+from pathlib import Path
+
+import pytest
+
+from megatron_mep.launcher.profile import Cluster
+from megatron_mep.launcher.script import Job, batch_script
+from tests.launcher.stubs import Slurm
+
+SAVE = 'mkdir -p "$FOLDER/run/checkpoints"; echo step_00000010 >"$FOLDER/run/checkpoints/latest"; '
+RANK = """
+import os, pathlib, signal, sys
+signal.signal(signal.SIGUSR1, lambda *_: sys.exit(75))
+pathlib.Path(os.environ["FOLDER"], "ready").touch()
+signal.pause()
+"""
+FINISH = 'echo "{}" >"$FOLDER/run/finished.json"; '
+
+
+@pytest.fixture
+def slurm(tmp_path: Path) -> Slurm:
+    return Slurm(tmp_path)
+
+
+def script(slurm: Slurm, launcher: str = "srun", **profile: object) -> str:
+    cluster = Cluster.model_validate({"gpus_per_node": 2, "time_limit": "60", "signal_ahead": "10", **profile})
+    folder = str(slurm.folder / "run")
+    job = Job("tiny", f"{folder}/run.yaml", folder, str(slurm.folder), 2, "60", launcher, "/venv/bin/python")  # type: ignore[arg-type]
+    return batch_script(job, cluster)
+
+
+def last_note(slurm: Slurm) -> dict[str, object]:
+    lines = (slurm.folder / "run" / "launch" / "jobs.jsonl").read_text(encoding="utf-8").splitlines()
+    return json.loads(lines[-1])
+
+
+def test_a_finished_run_is_the_end(slurm: Slurm):
+    done = slurm.run(script(slurm), RANKS=FINISH + "exit 0")
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    assert slurm.asked == []
+    assert "finished" in done.stdout
+    note = last_note(slurm)
+    assert (note["event"], note["job"], note["exit_code"], note["reason"]) == ("end", "4242", "0", "finished")
+
+
+def test_the_mark_decides_and_not_the_exit_code(slurm: Slurm):
+    assert slurm.run(script(slurm), RANKS=FINISH + "exit 143").returncode == 0
+    assert slurm.asked == []
+
+
+def test_an_exit_code_of_0_without_the_mark_is_no_end(slurm: Slurm):
+    """As of ranks that were preempted by SIGTERM, under a launcher that makes nothing of it."""
+    slurm.run(script(slurm), RANKS=SAVE + "exit 0")
+    assert slurm.asked == ["requeue 4242"]
+
+
+def test_the_mark_of_an_earlier_end_does_not_hide_a_crash(slurm: Slurm):
+    (slurm.folder / "run").mkdir()
+    (slurm.folder / "run" / "finished.json").write_text("{}", encoding="utf-8")
+    slurm.run(script(slurm), RANKS="exit 1")
+    assert slurm.asked == ["requeue 4242"]
+
+
+def test_a_run_that_is_finished_already_is_left_so(slurm: Slurm):
+    (slurm.folder / "run").mkdir()
+    (slurm.folder / "run" / "finished.json").write_text("{}", encoding="utf-8")
+    assert slurm.run(script(slurm), RANKS="exit 0").returncode == 0
+    assert slurm.asked == []
+
+
+@pytest.mark.parametrize("code", [1, 7, 75, 137, 143])
+def test_what_saved_or_crashed_goes_on_as_the_same_job(slurm: Slurm, code: int):
+    done = slurm.run(script(slurm), RANKS=SAVE + f"exit {code}")
+    assert slurm.asked == ["requeue 4242"]
+    assert ("saved" if code == 75 else f"crashed with {code}") in done.stdout
+    assert last_note(slurm)["next"] == "requeue"
+
+
+@pytest.mark.parametrize("code", [2, 3])
+def test_what_would_come_again_is_the_end(slurm: Slurm, code: int):
+    assert slurm.run(script(slurm), RANKS=f"exit {code}").returncode == code
+    assert slurm.asked == []
+
+
+def test_a_stop_file_ends_a_job_that_has_saved(slurm: Slurm):
+    done = slurm.run(script(slurm), RANKS=SAVE + 'touch "$FOLDER/run/STOP"; exit 75')
+    assert done.returncode == 0
+    assert "stopped by" in done.stdout
+    assert slurm.asked == []
+
+
+def test_a_stop_file_keeps_a_job_from_starting(slurm: Slurm):
+    (slurm.folder / "run").mkdir()
+    (slurm.folder / "run" / "STOP").touch()
+    done = slurm.run(script(slurm))
+    assert done.returncode == 0
+    assert "remove it to let the run go on" in done.stdout
+    assert not (slurm.folder / "ranks.arguments").exists()
+
+
+def test_starts_without_a_newer_checkpoint_are_bounded(slurm: Slurm):
+    for restarts in ("0", "1"):
+        slurm.run(script(slurm), RANKS="exit 9", SLURM_RESTART_COUNT=restarts)
+    assert slurm.asked == ["requeue 4242"] * 2
+    done = slurm.run(script(slurm), RANKS="exit 9", SLURM_RESTART_COUNT="2")
+    assert done.returncode == 9
+    assert "gives up: 3 starts in a row" in done.stdout
+    assert slurm.asked == ["requeue 4242"] * 2
+
+
+def test_a_newer_checkpoint_starts_the_count_anew(slurm: Slurm):
+    for restarts in ("0", "1"):
+        slurm.run(script(slurm), RANKS="exit 9", SLURM_RESTART_COUNT=restarts)
+    slurm.run(script(slurm), RANKS=SAVE + "exit 9", SLURM_RESTART_COUNT="2")
+    done = slurm.run(script(slurm), RANKS="exit 9", SLURM_RESTART_COUNT="3")
+    assert "start 1 of at most 3" in done.stdout
+    assert slurm.asked == ["requeue 4242"] * 4
+
+
+def test_starts_that_never_came_to_their_end_count_too(slurm: Slurm):
+    """As where the node of the batch script itself goes down each time, and SLURM requeues the job."""
+    for restarts in range(3):
+        slurm.run(script(slurm), RANKS="kill -KILL $PPID", SLURM_RESTART_COUNT=str(restarts))
+    done = slurm.run(script(slurm), SLURM_RESTART_COUNT="3")
+    assert done.returncode == 1
+    assert "gives up: 3 starts in a row came to no newer checkpoint" in done.stdout
+
+
+def test_a_job_that_somebody_submits_anew_has_all_its_starts(slurm: Slurm):
+    for restarts in ("0", "1", "2"):
+        slurm.run(script(slurm), RANKS="exit 9", SLURM_RESTART_COUNT=restarts)
+    assert "start 1 of at most 3" in slurm.run(script(slurm), RANKS="exit 9").stdout
+
+
+def test_where_no_requeue_is_allowed_another_job_goes_on(slurm: Slurm):
+    done = slurm.run(script(slurm, go_on_by="resubmit"), RANKS=SAVE + "exit 75")
+    assert done.returncode == 0
+    assert "goes on as job 4243" in done.stdout
+    assert slurm.asked == [
+        f"sbatch --parsable --nodes=2 {slurm.folder}/job.sbatch (without nothing, SLURM_JOB_ID unset)"
+    ]
+
+
+def test_a_refused_requeue_becomes_another_job_of_the_same_task(slurm: Slurm):
+    slurm.run(script(slurm), RANKS=SAVE + "exit 75", REQUEUE_WORKS="no", SLURM_ARRAY_TASK_ID="3")
+    assert slurm.asked[0] == "requeue 4242"
+    assert "--array=3 " in slurm.asked[1]
+
+
+def test_a_job_that_can_neither_be_requeued_nor_submitted_says_so(slurm: Slurm):
+    done = slurm.run(script(slurm), RANKS=SAVE + "exit 75", REQUEUE_WORKS="no", SBATCH_FAILS="no such account")
+    assert done.returncode == 1
+    assert "could be neither requeued nor submitted again" in done.stdout
+    assert "no such account" in done.stderr
+
+
+@pytest.mark.parametrize(("state", "reason", "goes_on"), [
+    ("TIMEOUT", "TimeLimit", True),
+    ("COMPLETING", "TimeLimit", True),
+    ("CANCELLED", "None", False),
+    ("COMPLETING", "None", False),
+    ("PENDING", "BeginTime", False),
+])  # fmt: skip
+def test_a_job_goes_on_unless_it_was_cancelled_or_slurm_sees_to_it(
+    slurm: Slurm, state: str, reason: str, goes_on: bool
+):
+    slurm.run(script(slurm), RANKS=SAVE + "exit 143", JOB_STATE=state, JOB_REASON=reason)
+    assert slurm.asked == (["requeue 4242"] if goes_on else [])
+
+
+def test_a_bad_node_is_left_out_of_another_job(slurm: Slurm):
+    done = slurm.run(script(slurm), HEALTHY="node1", MEP_WITHOUT="node7")
+    assert done.returncode == 0
+    assert "unhealthy: node2; goes on as job 4243 without" in done.stdout
+    assert "--exclude=node7,node2 " in slurm.asked[0]
+    assert not (slurm.folder / "ranks.arguments").exists()
+
+
+def test_a_check_that_no_node_passes_excludes_none(slurm: Slurm):
+    done = slurm.run(script(slurm), HEALTHY="")
+    assert done.returncode == 2
+    assert "no node passes the check" in done.stdout
+    assert slurm.asked == []
+
+
+def test_usr1_reaches_the_ranks_and_the_job_goes_on(slurm: Slurm):
+    """The stub stands for srun, which hands the signal on."""
+    ranks = f"trap 'touch \"$FOLDER/told\"; {SAVE} exit 75' USR1; kill -USR1 $PPID; while :; do sleep 0.05; done"
+    done = slurm.run(script(slurm), RANKS=ranks)
+    assert (slurm.folder / "told").exists()
+    assert "USR1: asking the ranks to save" in done.stdout
+    assert "saved, asked to save ahead of its end" in done.stdout
+    assert slurm.asked == ["requeue 4242"]
+
+
+def test_the_first_rank_knows_better_than_its_launcher(slurm: Slurm):
+    noted = (
+        'echo "{\\"event\\": \\"end\\", \\"reason\\": \\"x\\", \\"exit_code\\": 3}" >>"$FOLDER/run/attempts.jsonl"; '
+    )
+    done = slurm.run(script(slurm, "torchrun"), RANKS=noted + "exit 1")
+    assert done.returncode == 3
+    # not so the one before
+    assert slurm.run(script(slurm, "torchrun"), RANKS="exit 2").returncode == 2
+
+
+def test_ranks_are_tasks_that_find_each_other(slurm: Slurm):
+    slurm.run(script(slurm, cpus_per_task=6), RANKS=FINISH, SLURM_CPUS_PER_TASK="6")
+    arguments = slurm.arguments
+    command = ["/venv/bin/python", "-u", "-m", "megatron_mep", "train", f"{slurm.folder}/run/run.yaml"]
+    assert arguments[-len(command) :] == command
+    assert {"--ntasks=4", "--ntasks-per-node=2", "--distribution=block", "--kill-on-bad-exit=0"} <= set(arguments)
+    assert slurm.variable("MASTER_ADDR") == "node1"
+    assert slurm.variable("MASTER_PORT") == str(10000 + 4242)
+    assert slurm.variable("SRUN_CPUS_PER_TASK") == "6"
+    assert slurm.variable("OMP_NUM_THREADS") == "6"
+    assert slurm.variable("HF_HUB_OFFLINE") == "1"
+
+
+def test_ports_stay_below_those_that_the_kernel_hands_out(slurm: Slurm):
+    slurm.run(script(slurm), RANKS=FINISH, SLURM_JOB_ID="39999999")
+    assert slurm.variable("MASTER_PORT") == "29999"
+
+
+def test_ranks_know_when_to_stop(slurm: Slurm):
+    slurm.run(script(slurm), RANKS=FINISH, TZ="UTC")
+    # 2030-01-01 01:00 less ten minutes
+    assert slurm.variable("MEP_END_TIME") == str(1893456000 + 3600 - 600)
+
+
+def test_a_job_without_an_end_states_none(slurm: Slurm):
+    slurm.run(script(slurm), RANKS=FINISH, END_TIME="Unknown", MEP_END_TIME="12")
+    assert slurm.variable("MEP_END_TIME") is None
+
+
+def test_torchrun_is_started_once_a_node(slurm: Slurm):
+    slurm.run(script(slurm, "torchrun"), RANKS=FINISH)
+    arguments = slurm.arguments
+    assert {"--ntasks=2", "--ntasks-per-node=1", "--nnodes=2", "--nproc-per-node=2", "--master-addr=node1"} <= set(
+        arguments
+    )
+    assert "--node-rank=@NODE@" in arguments
+
+
+def test_deepspeed_is_told_of_all_nodes(slurm: Slurm):
+    slurm.run(script(slurm, "deepspeed"), RANKS=FINISH)
+    (encoded,) = [word.removeprefix("--world_info=") for word in slurm.arguments if word.startswith("--world_info=")]
+    assert json.loads(urlsafe_b64decode(encoded)) == {"node1": [0, 1], "node2": [0, 1]}
+    assert slurm.arguments[-4:] == ["--module", "megatron_mep", "train", f"{slurm.folder}/run/run.yaml"]
+
+
+def test_a_shell_on_each_node_hands_signals_on(slurm: Slurm):
+    """TERM and USR1 come to the launcher's ranks as USR1, and its exit code comes back."""
+    rank = slurm.folder / "rank.py"
+    rank.write_text(RANK, encoding="utf-8")
+    agent = slurm.folder / "agent"
+    agent.write_text(f'echo $1 >"$FOLDER/node"\n{sys.executable} {rank} &\nwait $!\n', encoding="utf-8")
+    # srun starts the shell of a node, whose launcher is the file above
+    of_node = (
+        f'while [ "$1" != bash ]; do shift; done; SLURM_NODEID=1 bash -c "$3" agent bash {agent} @NODE@ & shell=$!; '
+    )
+    signals = 'until [ -e "$FOLDER/ready" ]; do sleep 0.05; done; kill -TERM $shell; wait $shell; exit $?'
+    done = slurm.run(script(slurm, "torchrun"), RANKS=SAVE + of_node + signals)
+    assert (slurm.folder / "node").read_text(encoding="utf-8") == "1\n"
+    assert "saved" in done.stdout, done.stdout + done.stderr
+
+
+def test_an_evaluation_ends_with_its_exit_code(slurm: Slurm):
+    text = script(slurm).replace("FINISHED=$RUN_FOLDER/finished.json", "FINISHED=''")
+    assert slurm.run(text, RANKS="exit 0").returncode == 0
+    assert slurm.asked == []
+    slurm.run(text, RANKS="exit 1")
+    assert slurm.asked == ["requeue 4242"]
