@@ -4,6 +4,7 @@ from itertools import count
 from pathlib import Path
 from random import Random
 from time import perf_counter
+from typing import Any
 
 import pytest
 
@@ -17,23 +18,35 @@ WORLD_SIZE = 2
 SEED = 20
 
 
-def saving_often(folder: Path, name: str) -> RunConfig:
+KINDS = [
+    pytest.param({}, id="data ranks"),
+    pytest.param({"parallel.pipeline": 2}, id="stages", marks=pytest.mark.slow),
+    pytest.param({"parallel.tensor": 2, "training.zero_stage": 2}, id="tensor ranks", marks=pytest.mark.slow),
+    pytest.param({"parallel.context": 2, "training.zero_stage": 3}, id="context ranks", marks=pytest.mark.slow),
+    pytest.param({"checkpoint.asynchronous": "true"}, id="writing behind", marks=pytest.mark.slow),
+]
+
+
+def saving_often(folder: Path, name: str, kind: dict[str, Any]) -> RunConfig:
     """A run that spends most of its time on checkpoints."""
     changes = {"checkpoint.interval": 1, "checkpoint.keep": 2, "logging.tensorboard": "false"}
-    return job(folder, name=name, **changes)
+    return job(folder, name=name, **changes, **kind)
 
 
-def test_a_run_killed_at_random_instants_ends_as_the_undisturbed_one(tmp_path: Path, request: pytest.FixtureRequest):
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_run_killed_at_random_instants_ends_as_the_undisturbed_one(
+    tmp_path: Path, request: pytest.FixtureRequest, kind: dict[str, Any]
+):
     draw = Random(SEED)
     corpus(tmp_path)
-    whole = saving_often(tmp_path, "whole")
+    whole = saving_often(tmp_path, "whole", kind)
     began_s = perf_counter()
     train_on(WORLD_SIZE, whole)
     undisturbed_s = perf_counter() - began_s
     left = request.config.getoption("--kills")
     saving = 0
     for number in count(1):
-        run = saving_often(tmp_path, f"killed-{number}")
+        run = saving_often(tmp_path, f"killed-{number}", kind)
         root = run.folder / "checkpoints"
         while left and train_until_killed(WORLD_SIZE, run, draw.randrange(WORLD_SIZE), draw.uniform(0, undisturbed_s)):
             left -= 1
