@@ -9,11 +9,13 @@ import torch
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--slow", action="store_true", help="run the tests that take minutes, too")
     parser.addoption("--encoding", metavar="module:Class", help="run tests/every_encoding over an encoding of your own")
+    parser.addoption("--slurm", action="store_true", help="run tests/slurm, too, on a SLURM that they start")
     parser.addoption("--kills", type=int, default=2, help="how often tests/end_to_end/test_kills.py kills a run (2)")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "slow: takes minutes; left out without --slow")
+    config.addinivalue_line("markers", "slurm: on a throw-away SLURM; left out without --slurm")
     config.addinivalue_line("markers", "kind(*classes): of the cases of every encoding, those of these kinds")
     config.addinivalue_line("markers", "cases_that(holds): of the cases of every encoding, those for which it holds")
     # without a GPU, Triton's kernels run by its interpreter; it asks once, while whatever imports it first does so

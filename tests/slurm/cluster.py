@@ -50,7 +50,9 @@ class Cluster:
         try:
             self._write_files()
             self._start_munge()
-            self._start_machine(SWITCH, "ip link add bridge type bridge && ip link set bridge up && exec sleep infinity")
+            self._start_machine(
+                SWITCH, "ip link add bridge type bridge && ip link set bridge up && exec sleep infinity"
+            )
             wait_until(lambda: self._on_switch("ip", "link", "show", "bridge").returncode == 0, START_S, "a bridge")
             self._boot(LOGIN, "exec slurmctld -D")
             for node in self.nodes:
