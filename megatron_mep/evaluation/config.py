@@ -9,7 +9,7 @@ from pydantic import Field, field_validator
 from megatron_mep.config.base import Config
 from megatron_mep.config.errors import ConfigError, Mistake
 
-Protocol = Literal["blocks", "last-k"]
+Protocol = Literal["blocks", "sliding", "last-k", "per-position"]
 Length = Annotated[int, Field(gt=1)]
 
 DEFAULT_MULTIPLES = (1, 2, 4, 8, 16)
@@ -21,11 +21,16 @@ class EvaluationConfig(Config):
     lengths: tuple[Length, ...] | None = Field(default=None, min_length=1)
     """Numbers of input tokens, ascending; by default 1, 2, 4, 8 and 16 times the training length."""
     protocols: tuple[Protocol, ...] = Field(default=("blocks", "last-k"), min_length=1)
-    """`blocks`: disjoint windows, every token scored. `last-k`: long windows, only the last tokens of each scored."""
+    """`blocks`: disjoint windows, every token scored. `per-position`: the same, and the loss at each position besides.
+    `sliding`: windows `stride` apart, the newest tokens of each scored. `last-k`: long windows, only the last scored."""
     last_k: int | None = Field(default=None, gt=0)
     """Scored tokens of a window in `last-k`; by default 256, or half the shortest window where that is less."""
     tokens: int | None = Field(default=None, gt=0)
-    """Scored tokens in `blocks`, a multiple of every length; by default the least such number from 262144 on."""
+    """Scored tokens but in `last-k`, a multiple of every length; by default the least such number from 262144 on."""
+    stride: int | None = Field(default=None, gt=0)
+    """Tokens from one window to the next in `sliding`, 1 for the most context; by default as `last_k`."""
+    position_bins: int = Field(default=64, gt=0)
+    """Into how many ranges of like length `per-position` divides a window, at most."""
     spans: int = Field(default=128, gt=0)
     """Windows in `last-k`, spread evenly over the stream: `spans` times `last_k` tokens are scored."""
     control: bool = True
@@ -55,6 +60,7 @@ class EvaluationConfig(Config):
             "lengths": lengths,
             "tokens": self.tokens or least_multiple(lengths, 262_144),
             "last_k": self.last_k or min(256, shortest // 2),
+            "stride": self.stride or min(256, shortest // 2),
             "train_length": train_length,
         }
         resolved = ResolvedEvaluation(**{**self.model_dump(), **worked_out})
@@ -69,6 +75,7 @@ class ResolvedEvaluation(EvaluationConfig):
 
     lengths: tuple[Length, ...]
     last_k: int
+    stride: int
     tokens: int
     train_length: Length
 
@@ -102,24 +109,28 @@ def least_multiple(lengths: tuple[int, ...], at_least: int) -> int:
 
 def _mistakes(evaluation: ResolvedEvaluation) -> Iterator[Mistake]:
     lengths, last_k, train_length = evaluation.lengths, evaluation.last_k, evaluation.train_length
-    if "blocks" in evaluation.protocols and evaluation.tokens % math.lcm(*lengths):
+    if {"blocks", "per-position"}.intersection(evaluation.protocols) and evaluation.tokens % math.lcm(*lengths):
         yield _not_a_multiple("evaluation.tokens", evaluation.tokens, lengths)
-    if "last-k" not in evaluation.protocols:
-        return
-    if last_k > lengths[0]:
-        yield Mistake(
-            "evaluation.last_k",
-            last_k,
-            f"must not exceed the shortest length {lengths[0]}",
-            f"set it to {lengths[0]} or less, or drop the lengths below {last_k}",
-        )
-    elif evaluation.has_control and last_k > train_length:
-        yield Mistake(
-            "evaluation.last_k",
-            last_k,
-            f"must not exceed the training length {train_length}, to which the control cuts the context",
-            f"set it to {train_length} or less, or set evaluation.control to false",
-        )
+    elif evaluation.tokens < lengths[-1] and "sliding" in evaluation.protocols:
+        yield Mistake("evaluation.tokens", evaluation.tokens, f"must hold a window of the longest length {lengths[-1]}",
+                      f"set it to {lengths[-1]} or more")  # fmt: skip
+    for protocol, key, value in (("last-k", "last_k", last_k), ("sliding", "stride", evaluation.stride)):
+        if protocol not in evaluation.protocols:
+            continue
+        if value > lengths[0]:
+            yield Mistake(
+                f"evaluation.{key}",
+                value,
+                f"must not exceed the shortest length {lengths[0]}",
+                f"set it to {lengths[0]} or less, or drop the lengths below {value}",
+            )
+        elif evaluation.has_control and value > train_length:
+            yield Mistake(
+                f"evaluation.{key}",
+                value,
+                f"must not exceed the training length {train_length}, to which the control cuts the context",
+                f"set it to {train_length} or less, or set evaluation.control to false",
+            )
 
 
 def _not_a_multiple(key: str, tokens: int, lengths: tuple[int, ...]) -> Mistake:

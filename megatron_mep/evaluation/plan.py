@@ -5,18 +5,21 @@ starts at s reads tokens s ... s + L; its labels are s + 1 ... s + L, and a labe
 context. Whatever the length, one protocol scores one set of positions, each once:
 
 `blocks`   windows of L side by side, all labels scored: positions 1 ... N. Contexts are 1 ... L tokens.
+`per-position`   the windows of `blocks`; the losses are averaged by the place of the label in its window besides.
+`sliding`  windows of L, a stride s apart, the first scored whole, each later one where its predecessor ended: positions
+           1 ... N. Contexts are 1 ... L tokens in the first window, L - s + 1 ... L in the others; with s = 1 every label
+           is predicted from all that L allows. The last window's step is shorter where s does not divide N - L.
 `last-k`   the windows of L that end at fixed positions, the last k labels scored. Contexts are L - k + 1 ... L tokens.
-cut        the blocks of L with no context above W tokens and none from before the block: chunks of W inputs, W // 2
-           apart, the first scored whole, each later one where its predecessor ended. Again positions 1 ... N; beyond
-           the first chunk every context is W - W // 2 + 1 ... W tokens.
+cut        the blocks of L with no context above W tokens and none from before the block: windows of W slide through
+           each, W // 2 apart. Again positions 1 ... N; beyond a block's first W every context is W - W // 2 + 1 ... W.
 
-In `last-k` the control is the row at length W itself: it scores the same positions with at most W tokens of context.
-It needs k <= W, and k <= W // 2 for the same least context as in the cut blocks.
+In `sliding` and `last-k` the control is the row at length W itself: it scores the same positions with at most W tokens
+of context. It needs s, k <= W, and k <= W // 2 for the same least context as in the cut blocks.
 """
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -46,6 +49,8 @@ class Plan:
     num_scored: Positions
     """How many labels at the end of each window are scored, `[windows]`."""
     last_k: int | None = None
+    position_bins: int | None = None
+    """Into how many ranges positions in a window are divided at most; `None` where nobody asks for losses by it."""
 
     @property
     def num_inputs(self) -> int:
@@ -59,6 +64,11 @@ class Plan:
         spans = [np.arange(stop - num, stop) for stop, num in zip(stops, self.num_scored, strict=True)]
         return np.concatenate(spans).astype(np.int64)
 
+    @property
+    def contexts(self) -> Positions:
+        """Tokens of context of each scored position, `[N]`: the place of a label in its window, from 1."""
+        return self.scored_positions - np.repeat(self.starts, self.num_scored)
+
 
 def plans(evaluation: ResolvedEvaluation, num_stream_tokens: int) -> list[Plan]:
     """Every plan of an evaluation, by protocol and ascending length; a stream that is too short is a `ConfigError`."""
@@ -67,15 +77,19 @@ def plans(evaluation: ResolvedEvaluation, num_stream_tokens: int) -> list[Plan]:
         raise ConfigError(mistakes)
     lengths, window = evaluation.lengths, evaluation.train_length
     planned: list[Plan] = []
+    with_control = sorted({*lengths, window}) if evaluation.has_control else lengths
     for protocol in evaluation.protocols:
         if protocol == "blocks":
             for length in lengths:
                 planned.append(blocks(length, evaluation.tokens))
                 if evaluation.control and length > window:
                     planned.append(cut_blocks(length, evaluation.tokens, window))
+        elif protocol == "per-position":
+            planned += [per_position(length, evaluation.tokens, evaluation.position_bins) for length in lengths]
+        elif protocol == "sliding":
+            planned += [sliding(length, evaluation.tokens, evaluation.stride) for length in with_control]
         else:
             ends = span_ends(lengths[-1], evaluation.last_k, evaluation.spans, num_stream_tokens)
-            with_control = sorted({*lengths, window}) if evaluation.has_control else lengths
             planned += [last_k(length, ends, evaluation.last_k) for length in with_control]
     return planned
 
@@ -95,15 +109,26 @@ def blocks(length: int, tokens: int) -> Plan:
     return Plan("blocks", length, "full", length, length, starts, np.full(len(starts), length))
 
 
+def per_position(length: int, tokens: int, bins: int) -> Plan:
+    """The windows of `blocks`, with losses by position."""
+    return replace(blocks(length, tokens), protocol="per-position", position_bins=bins)
+
+
+def sliding(length: int, tokens: int, stride: int) -> Plan:
+    """Windows of `length`, `stride` apart, that score positions 1 ... `tokens`."""
+    assert stride <= length <= tokens, "no label is left out between windows"
+    starts, num_scored = _slide(length, tokens, stride)
+    return Plan("sliding", length, "full", length, stride, starts, num_scored)
+
+
 def cut_blocks(length: int, tokens: int, window: int) -> Plan:
     """The blocks of `length`, each scored in chunks of `window` inputs: positions 1 ... `tokens`."""
     assert tokens % length == 0, "blocks score whole windows"
     assert 1 < window < length, "cut blocks are longer than their window"
     stride = window // 2
-    ends = np.append(np.arange(window, length, stride), length)
-    num_scored = np.diff(ends, prepend=0)
+    starts_in_block, num_scored = _slide(window, length, stride)
     block_starts = np.arange(0, tokens, length)
-    starts = (block_starts[:, None] + (ends - window)).ravel()
+    starts = (block_starts[:, None] + starts_in_block).ravel()
     return Plan("blocks", length, "cut", window, stride, starts, np.tile(num_scored, len(block_starts)))
 
 
@@ -120,9 +145,15 @@ def span_ends(longest: int, k: int, spans: int, num_stream_tokens: int) -> Posit
     return longest + np.arange(spans) * room // max(1, spans - 1)
 
 
+def _slide(window: int, tokens: int, stride: int) -> tuple[Positions, Positions]:
+    """Starts of the windows that slide over positions 1 ... `tokens`, and how many labels each scores."""
+    ends = np.append(np.arange(window, tokens, stride), tokens)
+    return ends - window, np.diff(ends, prepend=0)
+
+
 def _shortfalls(evaluation: ResolvedEvaluation, num_stream_tokens: int) -> Iterator[Mistake]:
     lengths, spans, k = evaluation.lengths, evaluation.spans, evaluation.last_k
-    if "blocks" in evaluation.protocols and evaluation.tokens >= num_stream_tokens:
+    if set(evaluation.protocols) != {"last-k"} and evaluation.tokens >= num_stream_tokens:
         yield _too_few_for_blocks("evaluation.tokens", evaluation.tokens, lengths, num_stream_tokens)
     room = num_stream_tokens - 1 - lengths[-1]
     if "last-k" in evaluation.protocols and room < (spans - 1) * k:

@@ -26,7 +26,7 @@ class Measurement(Config):
 
     protocol: Protocol
     length: int
-    """Inputs of a block (`blocks`) or of a window (`last-k`)."""
+    """Inputs of a block (`blocks`, `per-position`) or of a window (`sliding`, `last-k`)."""
     context: Context
     """`full`: all tokens before it in the block or window. `cut`: at most `window` of them."""
     window: int
@@ -34,7 +34,7 @@ class Measurement(Config):
     stride: int | None
     """Distance between the starts of neighbouring windows; null in `last-k`, whose windows follow no grid."""
     last_k: int | None
-    """Scored tokens of a window; null in `blocks`, where all are scored."""
+    """Scored tokens of a window in `last-k`; null in the others."""
     scored_tokens: int
     scored_hash: str
     """SHA-256 of the scored positions and token ids, as scored; equal for every length of a protocol."""
@@ -47,6 +47,18 @@ class Measurement(Config):
     bits_per_byte: float | None
     non_finite: int = Field(ge=0)
     """Scored tokens whose negative log-likelihood is infinite or not a number."""
+    document_tokens: tuple[int, ...] | None = None
+    """Scored tokens of each document that has any, in the order of the text; null where no end of documents is known."""
+    document_nll: tuple[float, ...] | None = None
+    """Sum of their negative log-likelihoods; null beside a null `nll` too."""
+    perplexity_low: float | None = None
+    """Lower end of the 95 % interval of the perplexity, by bootstrap over documents; null for fewer than two."""
+    perplexity_high: float | None = None
+    """Upper end."""
+    position_ends: tuple[int, ...] | None = None
+    """Last position of each range of positions in a window, from 1, in `per-position`; null in the others."""
+    position_nll: tuple[float | None, ...] | None = None
+    """Mean negative log-likelihood in each range; null where it is not finite."""
     seconds: float
     tokens_per_s: float
     """Input tokens forwarded a second, over all data-parallel ranks."""
@@ -61,6 +73,8 @@ class Measurement(Config):
             raise ValueError("nll must be null where non_finite counts tokens, and only there")
         if self.nll is not None and not _equal(self.perplexity, perplexity_of(self.nll)):
             raise ValueError(f"perplexity={self.perplexity} must be exp(nll={self.nll})")
+        if self.document_tokens is not None and sum(self.document_tokens) != self.scored_tokens:
+            raise ValueError(f"document_tokens must add up to scored_tokens={self.scored_tokens}")
         return self
 
 

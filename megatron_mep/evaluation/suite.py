@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from megatron_mep.attention.work import Work
+from megatron_mep.evaluation.breakdown import by_document, by_position
 from megatron_mep.evaluation.config import EvaluationConfig, ValidationConfig
 from megatron_mep.evaluation.perplexity import DataParallel, Score, Scored, Stream, score_plan
 from megatron_mep.evaluation.plan import Plan, plans, validation_plan
@@ -46,6 +47,7 @@ def evaluate_lengths(
     *,
     data_parallel: DataParallel | None = None,
     token_bytes: NDArray[np.integer] | None = None,
+    end_of_document: int | None = None,
     report: Report = silent,
     attention_work: AttentionWork = Work,
     clock: Clock = time.perf_counter,
@@ -56,20 +58,22 @@ def evaluate_lengths(
 
     Args:
         score: The model.
-        stream: Held-out token ids; `blocks` takes its beginning, `last-k` spans from all of it.
+        stream: Held-out token ids; `last-k` takes spans from all of it, the other protocols its beginning.
         config: The run file's section.
         train_length: The model's training length, to which the control cuts the context.
         data_parallel: This rank's place among several; by default it is alone.
         token_bytes: UTF-8 bytes that each token id stands for, `[V]`; bits per byte are not known without.
+        end_of_document: The token that ends each document; nothing is said by document without.
         report: Hears of the progress after each batch.
         attention_work: What attention has computed and dropped since the last call; called alike by all ranks.
         clock: Seconds.
     """
     planned = plans(config.resolved(train_length), len(stream))
     progress = _Meter(sum(plan.num_inputs for plan in planned), report, clock)
+    told_of = Text(token_bytes, None if end_of_document is None else np.flatnonzero(stream == end_of_document))
     place = data_parallel or DataParallel()
     return (
-        _measure(plan, score, stream, config.batch_tokens, place, token_bytes, progress, attention_work)
+        _measure(plan, score, stream, config.batch_tokens, place, told_of, progress, attention_work)
         for plan in planned
     )
 
@@ -90,7 +94,7 @@ def validate(
     plan = validation_plan(config, train_length, len(stream))
     progress = _Meter(plan.num_inputs, silent, clock)
     place = data_parallel or DataParallel()
-    return _measure(plan, score, stream, batch_tokens, place, token_bytes, progress, attention_work)
+    return _measure(plan, score, stream, batch_tokens, place, Text(token_bytes), progress, attention_work)
 
 
 class _Meter:
@@ -117,7 +121,7 @@ def _measure(
     stream: Stream,
     batch_tokens: int,
     data_parallel: DataParallel,
-    token_bytes: NDArray[np.integer] | None,
+    text: "Text",
     progress: _Meter,
     attention_work: AttentionWork,
 ) -> Measurement:
@@ -126,16 +130,24 @@ def _measure(
     start_s = progress.clock()
     scored = score_plan(plan, stream, score, batch_tokens, data_parallel, lambda tokens: progress.add(plan, tokens))
     seconds = progress.clock() - start_s
-    return measurement(plan, scored, token_bytes, seconds, attention_work())
+    return measurement(plan, scored, text, seconds, attention_work())
 
 
-def measurement(
-    plan: Plan, scored: Scored, token_bytes: NDArray[np.integer] | None, seconds: float, work: Work
-) -> Measurement:
+@dataclass(frozen=True, eq=False)
+class Text:
+    """What is known of a stream besides its tokens."""
+
+    token_bytes: NDArray[np.integer] | None = None
+    """UTF-8 bytes that each token id stands for, `[V]`."""
+    document_ends: NDArray[np.integer] | None = None
+    """Positions of the tokens that end a document, ascending."""
+
+
+def measurement(plan: Plan, scored: Scored, text: Text, seconds: float, work: Work) -> Measurement:
     """The measurement that a plan's scored tokens add up to."""
     non_finite = int(np.count_nonzero(~np.isfinite(scored.nll)))
     total = None if non_finite else float(scored.nll.sum())
-    num_bytes = None if token_bytes is None else int(token_bytes[scored.ids].sum(dtype=np.int64))
+    num_bytes = None if text.token_bytes is None else int(text.token_bytes[scored.ids].sum(dtype=np.int64))
     nll = None if total is None else total / len(scored.nll)
     return Measurement(
         protocol=plan.protocol,
@@ -151,6 +163,8 @@ def measurement(
         perplexity=None if nll is None else perplexity_of(nll),
         bits_per_byte=None if total is None or not num_bytes else total / math.log(2) / num_bytes,
         non_finite=non_finite,
+        **by_document(scored, text.document_ends),
+        **by_position(plan, scored),
         seconds=seconds,
         tokens_per_s=plan.num_inputs / max(seconds, 1e-9),
         attention_kept=work.kept if work.causal_pairs else None,

@@ -179,7 +179,8 @@ class Cluster:
             process.kill()
             process.wait()
         self._processes.clear()
-        for root in CGROUPS.glob("*/slurm_node*"):
+        roots = [root for node in self.nodes for root in CGROUPS.glob(f"*/slurm_{node}")]
+        for root in roots:
             for group in sorted([root, *(path for path in root.rglob("*") if path.is_dir())], reverse=True):
                 wait_until(lambda group=group: _removed(group), START_S, f"the end of {group}")
 

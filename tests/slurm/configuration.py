@@ -1,5 +1,6 @@
 """The files that a cluster of machines on one machine reads: slurm.conf and what goes with it."""
 
+import os
 from pathlib import Path
 
 ADDRESS = "10.99.0."
@@ -11,13 +12,13 @@ GRACE_S = 20
 
 
 def node_names(num_nodes: int) -> list[str]:
-    """The nodes, in the order of their addresses."""
-    return [f"node{number}" for number in range(1, num_nodes + 1)]
+    """The nodes, in the order of their addresses; the kernel's control groups have their names, so no others may."""
+    return [f"mep{os.getpid()}-{number}" for number in range(1, num_nodes + 1)]
 
 
 def address_of(machine: str) -> str:
     """Of a node or of the login node."""
-    return ADDRESS + ("250" if machine == LOGIN else machine.removeprefix("node"))
+    return ADDRESS + ("250" if machine == LOGIN else machine.rpartition("-")[2])
 
 
 def hosts(nodes: list[str]) -> str:
@@ -33,8 +34,8 @@ def cgroup_conf() -> str:
 def slurm_conf(folder: Path, nodes: list[str], has_cgroups: bool) -> str:
     """The cluster's settings.
 
-    With control groups, as on real clusters, a signal reaches the direct children of SLURM's step daemon alone; without,
-    all that they have started hears it, too.
+    With control groups, as on real clusters, a signal reaches the direct children of SLURM's step daemon alone;
+    without, all that they have started hears it, too.
     """
     tracking, tasks = ("cgroup", "task/cgroup,task/affinity") if has_cgroups else ("linuxproc", "task/none")
     lines = [

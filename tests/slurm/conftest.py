@@ -1,5 +1,6 @@
 """One throw-away SLURM for all tests of this folder, and a table of what was measured on it."""
 
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -43,7 +44,17 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def cluster(place: Path) -> Iterator[Cluster]:
+def small_disk(place: Path) -> Iterator[Path]:
+    """A disk of its own for runs, mounted ahead of the nodes, which inherit it."""
+    folder = place / "small"
+    folder.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=16m", "tmpfs", str(folder)], check=True)
+    yield folder
+    subprocess.run(["umount", str(folder)], check=True)
+
+
+@pytest.fixture(scope="session")
+def cluster(place: Path, small_disk: Path) -> Iterator[Cluster]:
     with Cluster(place / "cluster", NUM_NODES) as running:
         yield running
 

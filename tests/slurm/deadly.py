@@ -1,6 +1,7 @@
-"""An encoding for tests of crashes: while a file asks for it, a rank ends in the midst of a forward pass."""
+"""An encoding for tests of disturbances: files say how slow a forward pass is, and in which rank it does not return."""
 
 import os
+import time
 from pathlib import Path
 from typing import ClassVar
 
@@ -11,7 +12,9 @@ from megatron_mep.encodings.base import DistanceBias, Weight, per_head
 from megatron_mep.encodings.slopes import alibi_slopes
 
 ORDERS = "DEADLY_ORDERS"
-"""The variable that names the folder in which a file `rank_N` asks rank N to end; it holds the exit code."""
+"""The variable that names the folder of orders: a file `rank_N` ends rank N by the exit code that it holds."""
+PACE = "pace"
+"""The order that holds how many seconds a layer takes more than it must."""
 
 
 class Deadly(DistanceBias):
@@ -20,12 +23,18 @@ class Deadly(DistanceBias):
     source: ClassVar[str] = "arXiv:2108.12409"
     formula: ClassVar[str] = "-m_h d"
 
-    def weights(self, num_heads: int, generator: torch.Generator) -> dict[str, Weight]:
+    def weights(self, num_heads: int, generator: torch.Generator) -> dict[str, Weight]:  # noqa: ARG002
         return {"slope": Weight(alibi_slopes(num_heads))}
 
     def of_distance(self, distance: Tensor, **weights: Tensor) -> Tensor:
         if ORDERS in os.environ and distributed.is_initialized():
-            order = Path(os.environ[ORDERS]) / f"rank_{distributed.get_rank()}"
-            if order.exists():
-                os._exit(int(order.read_text()))
+            _obey(Path(os.environ[ORDERS]))
         return -per_head(weights["slope"], distance) * distance
+
+
+def _obey(orders: Path) -> None:
+    pace, end = orders / PACE, orders / f"rank_{distributed.get_rank()}"
+    if pace.exists():
+        time.sleep(float(pace.read_text()))
+    if end.exists():
+        os._exit(int(end.read_text()))

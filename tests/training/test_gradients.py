@@ -56,7 +56,7 @@ def in_a_gradient(factor: float) -> Fault:
 
     def install(model: nn.Module, here: Groups) -> Counter:
         spoil = Counter(here.rank == here.world_size - 1, factor)
-        weight = next(weight for name, weight in model.named_parameters() if "layers.1" in name and "qkv" in name)
+        *_, weight = (weight for name, weight in model.named_parameters() if "qkv" in name)
         weight.register_hook(spoil)
         return spoil
 
@@ -123,6 +123,7 @@ CASES: dict[str, tuple[int, dict[str, Any], list[Case]]] = {
     "two data ranks, bf16": (2, {}, [(1, "bf16", LOSS), (2, "bf16", GRADIENT), (3, "bf16", INFINITE)]),
     "two data ranks, bf16, too large": (2, {}, [(1, "bf16", TOO_LARGE), (2, "bf16", TOO_LARGE)]),
     "two tensor ranks": (2, {"tensor": 2}, [(0, "fp32", INFINITE), (1, "fp32", GRADIENT), (1, "bf16", GRADIENT)]),
+    "two stages": (2, {"pipeline": 2}, [(1, "fp32", LOSS), (1, "fp32", TOO_LARGE), (1, "bf16", GRADIENT)]),
     "both, sequence parallel": (
         4,
         {"tensor": 2, "sequence": True},
