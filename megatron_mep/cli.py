@@ -15,19 +15,39 @@ from megatron_mep.commands import (
     doctor,
     encodings,
     evaluate,
+    export,
     generate,
     launch,
     plan,
     prepare,
+    probe,
     report,
     status,
+    study,
     train,
     tricks,
 )
 from megatron_mep.config.errors import UserError
 from megatron_mep.standard_output import READER_LEFT, reader_left
 
-VERBS = (doctor, check, plan, prepare, train, launch, status, checkpoint, evaluate, generate, report, encodings, tricks)
+VERBS = (
+    doctor,
+    check,
+    plan,
+    prepare,
+    train,
+    launch,
+    status,
+    checkpoint,
+    evaluate,
+    generate,
+    probe,
+    report,
+    study,
+    export,
+    encodings,
+    tricks,
+)
 """In the order of help: that of a run's life."""
 
 

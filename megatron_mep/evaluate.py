@@ -11,6 +11,7 @@ from tqdm import tqdm
 from megatron_mep.acting import evaluated_model
 from megatron_mep.checkpoint.files import RUN_FILE, find
 from megatron_mep.checkpoint.load import load_weights
+from megatron_mep.checkpoint.one_rank import told_by_rank_0
 from megatron_mep.checkpoint.progress import read_progress
 from megatron_mep.checkpoint.resume import check_tokenizer
 from megatron_mep.config.errors import ConfigError, Mistake
@@ -19,6 +20,8 @@ from megatron_mep.data.manifest import TOKENIZER, Manifest
 from megatron_mep.data.tokenizer import Tokenizer
 from megatron_mep.data.validation import validation_tokens
 from megatron_mep.evaluation.perplexity import DataParallel
+from megatron_mep.evaluation.plan import Plan
+from megatron_mep.evaluation.resume import is_among, rows_of
 from megatron_mep.evaluation.rows import Measurement, ResultRow, append_rows
 from megatron_mep.evaluation.suite import Progress, evaluate_lengths
 from megatron_mep.facts import facts_of
@@ -35,8 +38,10 @@ from megatron_mep.training.precision import dtype_of
 PROGRESS_EVERY_S = 10.0
 
 
-def evaluate(checkpoint: Path, overrides: Iterable[str] = (), to: Path | None = None) -> Path:
+def evaluate(checkpoint: Path, overrides: Iterable[str] = (), to: Path | None = None, again: bool = False) -> Path:
     """Measures a checkpoint as its run file and the overrides say; the file that the rows were added to.
+
+    What the file tells of the same checkpoint already is not measured, unless `again` says so.
 
     Collective: every process of the job calls it. The layout is the job's own, whatever it was in training.
     """
@@ -53,15 +58,20 @@ def evaluate(checkpoint: Path, overrides: Iterable[str] = (), to: Path | None = 
     groups = initialize(environment, run.parallel, run.seed, job.collective_timeout_s, job.startup_s)
     try:
         with Watchdog.of_job(groups.rank, groups.world_size, job, of_run) as watchdog:
-            return _evaluate(
-                run, corpus, folder, to or of_run / "evaluation" / f"{folder.name}.jsonl", groups, watchdog.tick
-            )
+            rows = to or of_run / "evaluation" / f"{folder.name}.jsonl"
+            return _evaluate(run, corpus, folder, rows, again, groups, watchdog.tick)
     finally:
         shutdown()
 
 
 def _evaluate(
-    run: RunConfig, corpus: Manifest, folder: Path, to: Path, groups: Groups, came_on: Callable[[], None]
+    run: RunConfig,
+    corpus: Manifest,
+    folder: Path,
+    to: Path,
+    again: bool,
+    groups: Groups,
+    came_on: Callable[[], None],
 ) -> Path:
     dtype = dtype_of(run.training.precision)
     text = Path(run.data.folder)
@@ -72,13 +82,25 @@ def _evaluate(
     told = _Teller(groups.rank == 0, came_on)
     told.say(f"{folder}, trained at {run.training.seq_length}\n{in_force(model)}")
     facts = facts_of(run, corpus, read_progress(folder), groups, model, "evaluation", str(folder))
+    written = datetime.fromtimestamp((folder / RUN_FILE).stat().st_mtime, UTC)
+    known = [] if again else told_by_rank_0(lambda: rows_of(to, facts, written))
+    stream = validation_tokens(text)
+
+    def is_done(plan: Plan) -> bool:
+        found = is_among(known, plan, stream)
+        if found:
+            told.say(f"{plan.protocol:7} length {plan.length:6}  context {plan.context:4}  is in {to} (--again)")
+        return found
+
     measurements = evaluate_lengths(
         scorer(model, groups),
-        validation_tokens(text),
+        stream,
         run.evaluation,
         run.training.seq_length,
         data_parallel=DataParallel(groups.data_rank, groups.data_size, sum_over_data_ranks(groups)),
         token_bytes=tokenizer.num_bytes,
+        end_of_document=corpus.end_of_document,
+        is_done=is_done,
         report=told.progress,
         attention_work=lambda: take_attention_work(model, groups),
     )

@@ -1,12 +1,12 @@
 """A run and a cluster become a job, or every mistake in them is told before anything is submitted."""
 
-import os
 import re
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import TypeVar
 
 from megatron_mep.allocation import Allocation, fewest_nodes, judge
@@ -126,7 +126,7 @@ def _folder_mistakes(run: RunConfig) -> Iterator[Mistake]:
                       "use letters, digits and ./_- alone, also in the current folder's path")  # fmt: skip
         return
     there = next(parent for parent in (folder, *folder.parents) if parent.exists())
-    if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
+    if not _is_writable(there):
         yield Mistake("runs", run.runs, f"cannot be written: {there} is not a folder in which you may write",
                       "set runs to one that all nodes share")  # fmt: skip
         return
@@ -139,6 +139,15 @@ def _folder_mistakes(run: RunConfig) -> Iterator[Mistake]:
     for waiting in queued(jobs_of(folder)):
         rule = f"is written by job {waiting.job} already, which is {waiting.state} ({waiting.reason})"
         yield Mistake("name", run.name, rule, f"wait for it, or `scancel {waiting.job}` first")
+
+
+def _is_writable(folder: Path) -> bool:
+    """By a file without a name: permissions alone do not tell it of every disk, nor for every user."""
+    try:
+        with TemporaryFile(dir=folder):
+            return True
+    except OSError:
+        return False
 
 
 def _loaded(load: Callable[[], Loaded], mistakes: list[Mistake]) -> Loaded | None:

@@ -25,6 +25,7 @@ from megatron_mep.evaluation.perplexity import DataParallel
 from megatron_mep.evaluation.rows import ResultRow, append_rows
 from megatron_mep.evaluation.suite import validate
 from megatron_mep.facts import facts_of, reached_after
+from megatron_mep.fingerprints import fingerprint_order, fingerprint_weights, write_fingerprints
 from megatron_mep.model.attention_work import take_attention_work
 from megatron_mep.model.count import flops_per_token, padded_vocabulary
 from megatron_mep.model.encoded_gpt import EncodedGPT
@@ -103,6 +104,8 @@ def _train(run: RunConfig, corpus: Manifest, groups: Groups, start: Start, life:
     # weights start alike on all ranks, dropout does not
     seed_streams(run.seed + groups.stream)
     told = in_force(model)
+    # before the engine divides them, and a checkpoint is loaded over them
+    drawn = fingerprint_weights(model) if start.own is None else None
     template = template_of(model)
     engine = build_engine(model, run.training, groups)
     reached = start.take_up(engine, template, groups)
@@ -125,6 +128,8 @@ def _train(run: RunConfig, corpus: Manifest, groups: Groups, start: Start, life:
         run.folder.mkdir(parents=True, exist_ok=True)
         write_atomically(run.folder / RUN_FILE, run.yaml())
         unfinish(run.folder)
+        if drawn is not None:
+            write_fingerprints(run.folder, drawn, fingerprint_order(batches))
     life.begin(done_steps)
     metrics = MetricsWriter(run.folder, done_steps, run.logging.tensorboard) if writes else None
     weights = learned_encoding_weights(model)

@@ -20,6 +20,7 @@ from megatron_mep.generation.config import GenerationConfig
 from megatron_mep.model.config import ModelConfig
 from megatron_mep.parallel.config import ParallelConfig
 from megatron_mep.parallel.job_config import JobConfig
+from megatron_mep.probes.config import ProbesConfig
 from megatron_mep.rules import broken_rules
 from megatron_mep.training.config import LoggingConfig, TrainingConfig
 
@@ -55,6 +56,8 @@ class RunConfig(Config):
     """Length tricks, put in turn on the trained encoding where a checkpoint is evaluated or writes text."""
     generation: GenerationConfig = GenerationConfig()
     """Text that a checkpoint writes."""
+    probes: ProbesConfig = ProbesConfig()
+    """Questions with known answers that a checkpoint is asked, by length."""
     logging: LoggingConfig = LoggingConfig()
     """Progress, TensorBoard and metrics."""
 

@@ -57,8 +57,8 @@ def load_training_state(folder: Path, engine: "DeepSpeedEngine", template: Shard
 
     `template` says where each weight belongs: `template_of` the model before it came under ZeRO.
 
-    The states of random generators are taken up at the layout they were written at; at another there is nothing that
-    they would continue, and the generators stay as the run's seed left them.
+    The states of random generators are taken up at the layout and on the kind of device they were written at; at
+    another there is nothing that they would continue, and the generators stay as the run's seed left them.
     """
     verify(folder, _faults_found_by_all)
     progress = read_progress(folder)

@@ -35,13 +35,13 @@ def refuse_differing_replicas(engine: "DeepSpeedEngine", groups: Groups) -> None
     """
     replicas = _Replicas(groups)
     copied = not engine.zero_optimization()
-    for name, parameter in engine.module.named_parameters():
+    for name, parameter in _weights_of(engine.module):
         replicas.add(name, parameter, _working_part, over_data=not engine.zero_optimization_partition_weights())
         replicas.add(f"{name} (master)", parameter, master_of, over_data=copied)
         for kind in MOMENTS:
             replicas.add(f"{name} ({kind})", parameter, partial(moment_of, name=kind, engine=engine), over_data=copied)
     for copy in copies_of(engine.module):
-        replicas.add_copy(copy)
+        replicas.add_copy(copy, engine)
     replicas.compare()
 
 
@@ -51,6 +51,15 @@ def fingerprint(tensor: Tensor) -> bytes:
     digest = hashlib.sha256(f"{plain.dtype} {tuple(plain.shape)}".encode())
     digest.update(plain.reshape(-1).view(torch.uint8).numpy().data)
     return digest.digest()
+
+
+def _weights_of(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
+    """The weights of this stage, by the names that they have where one rank holds all layers."""
+    layers = "decoder.layers."
+    before = model.decoder.layers[0].layer_number - 1  # type: ignore[union-attr, index]
+    for name, parameter in model.named_parameters():
+        number, _, rest = name.removeprefix(layers).partition(".")
+        yield f"{layers}{before + int(number)}.{rest}" if name.startswith(layers) else name, parameter
 
 
 def _working_part(parameter: nn.Parameter) -> Tensor:
@@ -77,8 +86,10 @@ class _Replicas:
             self._over_data |= {name: found} if over_data else {}
             self._over_tensor |= {name: found} if over_tensor else {}
 
-    def add_copy(self, copy: Copy) -> None:
-        self._over_stages.append((copy.group, {copy.name: fingerprint(master_of(copy.parameter))}))
+    def add_copy(self, copy: Copy, engine: "DeepSpeedEngine") -> None:
+        moments = {f"{copy.name} ({kind})": moment_of(copy.parameter, kind, engine) for kind in MOMENTS}
+        held = {copy.name: master_of(copy.parameter), **moments}
+        self._over_stages.append((copy.group, {name: fingerprint(tensor) for name, tensor in held.items()}))
 
     def compare(self) -> None:
         mine = [

@@ -28,6 +28,7 @@ LAYOUT = (
     "evaluation",
     "extrapolation",
     "generation",
+    "probes",
     "logging",
 )
 """What may differ without a word: where things lie, how the work is laid out, and what is only observed."""

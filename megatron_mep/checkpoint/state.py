@@ -82,9 +82,11 @@ def generator_states() -> dict[str, Any]:
 
 
 def restore_generators(states: dict[str, Any]) -> None:
-    """Takes up drawing where `generator_states` was called."""
+    """Takes up drawing where `generator_states` was called, on the same kind of device; no other can go on from it."""
+    if (states["cuda"] is not None) != torch.cuda.is_available():
+        return
     torch.set_rng_state(states["cpu"])
-    if states["cuda"] is not None and torch.cuda.is_available():
+    if states["cuda"] is not None:
         torch.cuda.set_rng_state(states["cuda"])
     tensor_parallel.get_cuda_rng_tracker().set_states(states["tensor_parallel"])
 

@@ -12,6 +12,7 @@ def add_to(verbs: Verbs) -> None:
     parser.add_argument("checkpoint", type=Path, metavar="CHECKPOINT", help="a run's folder, or one of its step_...")
     parser.add_argument("--lengths", metavar="L,L,...", help="the same as evaluation.lengths=[L,L,...]")
     parser.add_argument("--to", type=Path, metavar="FILE", help="rows go there, not into the run's evaluation folder")
+    parser.add_argument("--again", action="store_true", help="measure what the file of rows has already, too")
     parser.add_argument("overrides", nargs="*", metavar="key=value", help=OVERRIDES)
 
 
@@ -19,4 +20,4 @@ def _evaluate(options: argparse.Namespace) -> None:
     from megatron_mep.evaluate import evaluate
 
     lengths = [f"evaluation.lengths=[{options.lengths}]"] if options.lengths else []
-    evaluate(options.checkpoint, [*options.overrides, *lengths], options.to)
+    evaluate(options.checkpoint, [*options.overrides, *lengths], options.to, options.again)

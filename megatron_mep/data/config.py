@@ -2,9 +2,10 @@
 
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from megatron_mep.config.base import Config
+from megatron_mep.formal import AnyFormalTask
 
 
 class PythonStandardLibrary(Config):
@@ -45,6 +46,30 @@ class Hub(Config):
     """The column that holds the text."""
 
 
+class Formal(Config):
+    """Exercises of length generalisation, each a document: a question of a task and its answer."""
+
+    kind: Literal["formal"]
+    tasks: tuple[AnyFormalTask, ...] = Field(min_length=1)
+    """Which tasks; a document is of each of them equally often."""
+    lengths: tuple[Annotated[int, Field(ge=1)], Annotated[int, Field(ge=1)]] = (1, 40)
+    """The shortest and the longest exercise; all lengths from the one to the other are equally frequent."""
+    documents: int = Field(default=100_000, gt=0)
+    """How many exercises; short ones may come more than once."""
+    seed: int = Field(default=0, ge=0)
+    """Decides what they ask."""
+
+    @field_validator("lengths")
+    @classmethod
+    def _ascending(cls, lengths: tuple[int, int]) -> tuple[int, int]:
+        if lengths[0] > lengths[1]:
+            raise ValueError(f"must be the shortest and the longest; write [{lengths[1]}, {lengths[0]}]")
+        return lengths
+
+
+AnySource = Annotated[PythonStandardLibrary | Files | Hub | Formal, Field(discriminator="kind")]
+
+
 class TrainTokenizer(Config):
     """A SentencePiece tokenizer trained on the corpus's training split; it gives any text back unchanged."""
 
@@ -74,7 +99,7 @@ class DataConfig(Config):
 
     folder: str = "runs/corpus"
     """Where `mep prepare` writes the corpus and training reads it; on a cluster, a folder that all nodes share."""
-    source: Annotated[PythonStandardLibrary | Files | Hub, Field(discriminator="kind")] = PythonStandardLibrary()
+    source: AnySource = PythonStandardLibrary()
     """Where the text comes from."""
     tokenizer: Annotated[TrainTokenizer | SentencePieceModel, Field(discriminator="kind")] = TrainTokenizer()
     """How text becomes tokens."""

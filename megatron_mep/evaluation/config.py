@@ -22,7 +22,8 @@ class EvaluationConfig(Config):
     """Numbers of input tokens, ascending; by default 1, 2, 4, 8 and 16 times the training length."""
     protocols: tuple[Protocol, ...] = Field(default=("blocks", "last-k"), min_length=1)
     """`blocks`: disjoint windows, every token scored. `per-position`: the same, and the loss at each position besides.
-    `sliding`: windows `stride` apart, the newest tokens of each scored. `last-k`: long windows, only the last scored."""
+    `sliding`: windows `stride` apart, the newest tokens of each scored. `last-k`: long windows, only the last scored.
+    """
     last_k: int | None = Field(default=None, gt=0)
     """Scored tokens of a window in `last-k`; by default 256, or half the shortest window where that is less."""
     tokens: int | None = Field(default=None, gt=0)

@@ -5,10 +5,10 @@ starts at s reads tokens s ... s + L; its labels are s + 1 ... s + L, and a labe
 context. Whatever the length, one protocol scores one set of positions, each once:
 
 `blocks`   windows of L side by side, all labels scored: positions 1 ... N. Contexts are 1 ... L tokens.
-`per-position`   the windows of `blocks`; the losses are averaged by the place of the label in its window besides.
-`sliding`  windows of L, a stride s apart, the first scored whole, each later one where its predecessor ended: positions
-           1 ... N. Contexts are 1 ... L tokens in the first window, L - s + 1 ... L in the others; with s = 1 every label
-           is predicted from all that L allows. The last window's step is shorter where s does not divide N - L.
+`per-position`   the windows of `blocks`; losses are averaged by the place of the label in its window besides.
+`sliding`  windows of L, a stride s apart, the first scored whole, each later one from where its predecessor ended:
+           positions 1 ... N. Contexts are 1 ... L tokens in the first window, L - s + 1 ... L in the others; with s = 1
+           all that L allows. The last step is shorter where s does not divide N - L.
 `last-k`   the windows of L that end at fixed positions, the last k labels scored. Contexts are L - k + 1 ... L tokens.
 cut        the blocks of L with no context above W tokens and none from before the block: windows of W slide through
            each, W // 2 apart. Again positions 1 ... N; beyond a block's first W every context is W - W // 2 + 1 ... W.

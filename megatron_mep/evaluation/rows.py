@@ -48,7 +48,7 @@ class Measurement(Config):
     non_finite: int = Field(ge=0)
     """Scored tokens whose negative log-likelihood is infinite or not a number."""
     document_tokens: tuple[int, ...] | None = None
-    """Scored tokens of each document that has any, in the order of the text; null where no end of documents is known."""
+    """Scored tokens of each document that has any, in the order of the text; null where their ends are not known."""
     document_nll: tuple[float, ...] | None = None
     """Sum of their negative log-likelihoods; null beside a null `nll` too."""
     perplexity_low: float | None = None

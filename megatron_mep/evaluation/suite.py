@@ -33,10 +33,16 @@ class Progress:
 AttentionWork = Callable[[], Work]
 Report = Callable[[Progress], None]
 Clock = Callable[[], float]
+IsDone = Callable[[Plan], bool]
 
 
 def silent(_: Progress) -> None:
     """Reports nothing."""
+
+
+def never(_: Plan) -> bool:
+    """Nothing is done yet."""
+    return False
 
 
 def evaluate_lengths(
@@ -48,6 +54,7 @@ def evaluate_lengths(
     data_parallel: DataParallel | None = None,
     token_bytes: NDArray[np.integer] | None = None,
     end_of_document: int | None = None,
+    is_done: IsDone = never,
     report: Report = silent,
     attention_work: AttentionWork = Work,
     clock: Clock = time.perf_counter,
@@ -64,17 +71,17 @@ def evaluate_lengths(
         data_parallel: This rank's place among several; by default it is alone.
         token_bytes: UTF-8 bytes that each token id stands for, `[V]`; bits per byte are not known without.
         end_of_document: The token that ends each document; nothing is said by document without.
+        is_done: Whether a plan's measurement is known and left out; the same on all ranks.
         report: Hears of the progress after each batch.
         attention_work: What attention has computed and dropped since the last call; called alike by all ranks.
         clock: Seconds.
     """
-    planned = plans(config.resolved(train_length), len(stream))
+    planned = [plan for plan in plans(config.resolved(train_length), len(stream)) if not is_done(plan)]
     progress = _Meter(sum(plan.num_inputs for plan in planned), report, clock)
     told_of = Text(token_bytes, None if end_of_document is None else np.flatnonzero(stream == end_of_document))
     place = data_parallel or DataParallel()
     return (
-        _measure(plan, score, stream, config.batch_tokens, place, told_of, progress, attention_work)
-        for plan in planned
+        _measure(plan, score, stream, config.batch_tokens, place, told_of, progress, attention_work) for plan in planned
     )
 
 

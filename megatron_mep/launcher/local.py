@@ -8,9 +8,14 @@ from collections.abc import Mapping
 
 def local_command(ranks: int, run: str, overrides: list[str]) -> list[str]:
     """What starts so many ranks that train a run."""
+    return ranks_command(ranks, ["train", run, *overrides])
+
+
+def ranks_command(ranks: int, arguments: list[str]) -> list[str]:
+    """What starts so many ranks of a `mep` command."""
     # as a module: its script may not be on the path
     launcher = [sys.executable, "-m", "deepspeed.launcher.runner", "--num_gpus", str(ranks), "--no_local_rank"]
-    return [*launcher, "--log_level", "warning", "--module", "megatron_mep", "train", run, *overrides]
+    return [*launcher, "--log_level", "warning", "--module", "megatron_mep", *arguments]
 
 
 def local_environment(environ: Mapping[str, str], ranks: int, cores: int) -> dict[str, str]:
@@ -20,5 +25,10 @@ def local_environment(environ: Mapping[str, str], ranks: int, cores: int) -> dic
 
 def train_locally(ranks: int, run: str, overrides: list[str]) -> int:
     """Trains to the end; the exit code of the first rank that failed, or 0."""
+    return run_locally(ranks, ["train", run, *overrides])
+
+
+def run_locally(ranks: int, arguments: list[str]) -> int:
+    """Runs a `mep` command on so many ranks to the end; the exit code of the first that failed, or 0."""
     environment = local_environment(os.environ, ranks, len(os.sched_getaffinity(0)))
-    return subprocess.run(local_command(ranks, run, overrides), env=environment, check=False).returncode
+    return subprocess.run(ranks_command(ranks, arguments), env=environment, check=False).returncode

@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from megatron_mep.reporting.records import Row
 from megatron_mep.reporting.tricks import with_tricks
 
+NAMES = {"blocks": "Blocks", "per-position": "Blocks, by position", "sliding": "Sliding windows"}
+
 
 @dataclass(frozen=True)
 class Line:
@@ -57,7 +59,7 @@ class Comparison:
         """The protocol in words."""
         if all(line.model.purpose == "validation" for line in self.lines):
             return "Validation"
-        return "Blocks" if self.last_k is None else f"Last {self.last_k} tokens"
+        return f"Last {self.last_k} tokens" if self.last_k is not None else NAMES.get(self.protocol, self.protocol)
 
     @property
     def title(self) -> str:
@@ -69,7 +71,9 @@ def comparisons(rows: Iterable[Row]) -> list[Comparison]:
     """The rows by what they scored, in the order of first appearance; validations only with each run's last step."""
     groups: dict[tuple[object, ...], list[Row]] = defaultdict(list)
     for row in rows:
-        groups[row.protocol, row.last_k, row.scored_tokens, row.scored_hash, row.tokenizer_hash].append(row)
+        # elsewhere a stride follows from the length
+        stride = row.stride if row.protocol == "sliding" else None
+        groups[row.protocol, row.last_k, stride, row.scored_tokens, row.scored_hash, row.tokenizer_hash].append(row)
     apart = _reasons_apart([group[0] for group in groups.values()])
     return [_comparison(group, reason) for group, reason in zip(groups.values(), apart, strict=True)]
 
@@ -108,6 +112,10 @@ def _reasons_apart(firsts: Sequence[Row]) -> list[str | None]:
             reasons.append(
                 f"Not comparable with the first {row.protocol} table: another tokenizer "
                 f"({row.tokenizer_hash[:12]}, there {first.tokenizer_hash[:12]})."
+            )
+        elif first.scored_hash == row.scored_hash and first.stride != row.stride:
+            reasons.append(
+                f"Not comparable with the first {row.protocol} table: stride {row.stride}, there {first.stride}."
             )
         else:
             reasons.append(
@@ -161,7 +169,7 @@ def _line(label: str, rows: list[Row]) -> Line:
     cut = {row.length: row for row in rows if row.context == "cut"}
     model = rows[0]
     trained = full.get(model.train_length)
-    if model.protocol == "last-k" and trained is not None:
+    if model.protocol in ("sliding", "last-k") and trained is not None:
         # the windows of the training length score the same tokens with at most that much context
         cut = {length: trained for length in full if length > model.train_length}
     within = {length: row for length, row in full.items() if length <= model.train_length}

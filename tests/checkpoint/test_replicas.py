@@ -7,8 +7,11 @@ import torch
 from torch import Tensor
 
 from megatron_mep.checkpoint.replicas import fingerprint, refuse_differing_replicas
+from megatron_mep.checkpoint.zero_state import moment_of, restore_moment
 from megatron_mep.config.errors import CheckpointError
-from tests.checkpoint.job import FRESH, RUNS, WORLDS, Job, Run
+from megatron_mep.model.copies import copies_of
+from megatron_mep.parallel.config import ParallelConfig
+from tests.checkpoint.job import FRESH, RUNS, WORLDS, Job, Run, World
 from tests.support.distributed import run
 
 NORM = "decoder.final_layernorm.weight"
@@ -68,6 +71,28 @@ def _on_data_ranks(stage: int) -> None:
         refuse_differing_replicas(job.engine, job.here)
         _disturb(job.engine.optimizer.state[weights[NORM]]["exp_avg"], job.here.rank == 1)
         assert _told(job) == [(f"{NORM} (exp_avg)", "is not the same on all data and context ranks")]
+
+
+def test_stages_are_told_apart_and_hold_the_same_copies():
+    run(_on_stages, 4)
+
+
+def _on_stages() -> None:
+    world = World(4, ParallelConfig(pipeline=2))
+    shared = Run("", 1, model={"encoding": {"name": "kerple_power", "shared_by_layers": True}})
+    job = Job(shared, world, world.joined(), FRESH)
+    job.train(1, 2)
+    refuse_differing_replicas(job.engine, job.here)
+    last = job.here.pipeline_rank == 1
+    _disturb(dict(job.engine.module.named_parameters())[MATRIX], last and job.here.data_rank == 1)
+    of_last = MATRIX.replace("layers.0", "layers.1")
+    assert _told(job) == [(of_last, "is not the same on all data and context ranks")]
+    _disturb(dict(job.engine.module.named_parameters())[MATRIX], last and job.here.data_rank == 1)
+    copy = next(copies_of(job.engine.module))
+    moment = moment_of(copy.parameter, "exp_avg", job.engine).clone()
+    _disturb(moment, last)
+    restore_moment(copy.parameter, "exp_avg", moment, job.engine)
+    assert _told(job) == [(f"{copy.name} (exp_avg)", "is not the same on all pipeline ranks")]
 
 
 def test_a_fingerprint_tells_every_bit_shape_and_type():

@@ -2,7 +2,7 @@
 
 import pytest
 
-from megatron_mep.config.errors import CheckpointError, ConfigError
+from megatron_mep.config.errors import CheckpointError, ConfigError, DataError
 from megatron_mep.evaluate import evaluate
 from megatron_mep.evaluation.rows import ResultRow, read_rows
 from megatron_mep.reporting.report import write_report
@@ -44,6 +44,20 @@ def test_two_ranks_give_the_rows_of_one(trained, alone, overrides, tmp_path):
         assert row.nll == pytest.approx(expected.nll, rel=1e-5)
         assert row.bits_per_byte == pytest.approx(expected.bits_per_byte, rel=1e-5)
         assert (row.length, row.context, row.scored_hash) == (expected.length, expected.context, expected.scored_hash)
+
+
+def test_rows_that_are_there_are_not_measured_again(trained, tmp_path):
+    rows = tmp_path / "rows.jsonl"
+    first = evaluate_on(1, trained.folder, rows, ("evaluation.lengths=[16]",))
+    # a kill in the midst of a line
+    rows.write_bytes(rows.read_bytes() + rows.read_bytes()[:90])
+    with pytest.raises(DataError):
+        evaluate_on(2, trained.folder, rows, ("parallel.context=2",))
+    lines = rows.read_text().splitlines()
+    longer = [ResultRow.model_validate_json(line) for line in lines[len(first) + 1 :]]
+    assert [(row.protocol, row.length, row.context) for row in longer] == [
+        ("blocks", 64, "full"), ("blocks", 64, "cut"), ("last-k", 16, "full"), ("last-k", 64, "full")
+    ]  # fmt: skip
 
 
 def test_lengths_that_do_not_divide_into_two_chunks_a_rank_are_refused(trained):

@@ -52,6 +52,16 @@ def test_last_k_fits_the_shortest_window_and_the_control() -> None:
     assert EvaluationConfig(lengths=(8, 16)).resolved(4).last_k == 2, "half of the control's window"
 
 
+def test_a_stride_leaves_no_token_between_windows() -> None:
+    sliding = EvaluationConfig(lengths=(8, 16), protocols=("sliding",), tokens=40)
+    assert sliding.resolved(8).stride == 4
+    for stride, train_length, told in ((9, 8, "the shortest length 8"), (5, 4, "the training length 4")):
+        with pytest.raises(ConfigError, match=rf"evaluation\.stride = {stride}: must not exceed {told}"):
+            sliding.model_copy(update={"stride": stride}).resolved(train_length)
+    with pytest.raises(ConfigError, match="must hold a window of the longest length 16"):
+        sliding.model_copy(update={"tokens": 15}).resolved(8)
+
+
 def test_all_mistakes_are_told_at_once() -> None:
     with pytest.raises(ConfigError) as caught:
         EvaluationConfig(lengths=(8, 16), tokens=17, last_k=9).resolved(8)

@@ -7,7 +7,7 @@ import pytest
 
 from megatron_mep.config.errors import ConfigError
 from megatron_mep.evaluation.config import EvaluationConfig, ValidationConfig
-from megatron_mep.evaluation.plan import Plan, cut_blocks, plans, span_ends, validation_plan
+from megatron_mep.evaluation.plan import Plan, cut_blocks, per_position, plans, sliding, span_ends, validation_plan
 
 
 def contexts(plan: Plan) -> dict[int, int]:
@@ -111,3 +111,32 @@ def test_a_validation_stream_that_is_too_short_is_refused() -> None:
     assert validation_plan(config, 16, 65).scored_positions.tolist() == list(range(1, 65))
     with pytest.raises(ConfigError, match=r"validation\.tokens = 64: needs a stream of 65 tokens.*set it to 48"):
         validation_plan(config, 16, 64)
+
+
+@pytest.mark.parametrize(("length", "stride"), [(8, 1), (8, 3), (8, 8), (7, 4), (24, 5), (25, 5)])
+def test_sliding_windows_score_the_same_positions_with_no_less_context_than_the_stride_leaves(length, stride) -> None:
+    tokens = 25
+    found = contexts(sliding(length, tokens, stride))
+    assert sorted(found) == list(range(1, tokens + 1))
+    for position, start in found.items():
+        if position <= length:
+            assert start == 0, "the first window is scored whole"
+        else:
+            assert length - stride + 1 <= position - start <= length
+
+
+def test_with_stride_one_every_label_has_all_context_that_the_length_allows() -> None:
+    assert contexts(sliding(8, 25, 1)) == {position: max(0, position - 8) for position in range(1, 26)}
+
+
+def test_the_control_of_sliding_windows_is_the_training_length() -> None:
+    config = EvaluationConfig(lengths=(4, 12), tokens=50, protocols=("sliding",), stride=2)
+    assert [(plan.length, plan.stride) for plan in planned(config, 6, 51)] == [(4, 2), (6, 2), (12, 2)]
+    with pytest.raises(ConfigError, match="needs a stream of 51 tokens"):
+        planned(config, 6, 50)
+
+
+def test_contexts_of_a_plan_are_the_places_of_its_labels() -> None:
+    for plan in (sliding(8, 25, 3), per_position(8, 24, 4), cut_blocks(24, 48, 6)):
+        found = contexts(plan)
+        assert plan.contexts.tolist() == [position - found[position] for position in sorted(found)]

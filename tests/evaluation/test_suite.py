@@ -24,6 +24,14 @@ LAST_K = 3
 SPANS = 5
 TRAIN_LENGTH = 6
 STREAM = stream_of(101)
+EVERY = EvaluationConfig(
+    lengths=(6, 12),
+    protocols=("blocks", "sliding", "last-k", "per-position"),
+    tokens=TOKENS,
+    stride=2,
+    last_k=LAST_K,
+    spans=SPANS,
+)
 CONFIG = EvaluationConfig(lengths=LENGTHS, tokens=TOKENS, last_k=LAST_K, spans=SPANS, batch_tokens=24)
 
 Key = tuple[str, int, str]
@@ -94,9 +102,10 @@ def test_another_text_has_another_hash() -> None:
 
 @pytest.mark.parametrize("batch_tokens", [1, 7, 24, 1000])
 def test_the_batch_size_changes_nothing(batch_tokens: int) -> None:
-    outcomes = measured(CONFIG.model_copy(update={"batch_tokens": batch_tokens}))
-    for key, row in measured().items():
+    outcomes = measured(EVERY.model_copy(update={"batch_tokens": batch_tokens}))
+    for key, row in measured(EVERY).items():
         assert (outcomes[key].nll, outcomes[key].scored_hash) == (row.nll, row.scored_hash)
+        assert outcomes[key].position_nll == row.position_nll
 
 
 class Ranks:
@@ -121,13 +130,13 @@ class Ranks:
             return score(tokens)
 
         place = DataParallel(rank, self.world, sum_over_ranks)
-        rows = evaluate_lengths(noted, STREAM, CONFIG, TRAIN_LENGTH, data_parallel=place)
+        rows = evaluate_lengths(noted, STREAM, EVERY, TRAIN_LENGTH, data_parallel=place)
         return {(row.protocol, row.length, row.context): row for row in rows}
 
 
 @pytest.mark.parametrize("world", [2, 3])
 def test_ranks_share_the_windows_and_agree_with_one(world: int) -> None:
-    alone, ranks = measured(), Ranks(world)
+    alone, ranks = measured(EVERY), Ranks(world)
     with ThreadPoolExecutor(world) as pool:
         outcomes = list(pool.map(ranks.run, range(world)))
     for rows in outcomes:

@@ -57,7 +57,7 @@ def result(run: str, length: int, perplexity: float, *, minutes: int = 0, **chan
         "attention_dropped": 5e-7,
     } | changes
     facts = ModelFacts(**{name: values[name] for name in ModelFacts.model_fields})
-    measurement = Measurement(**{name: values[name] for name in Measurement.model_fields})
+    measurement = Measurement(**{name: values[name] for name in Measurement.model_fields if name in values})
     return ResultRow.of(facts, measurement, START + timedelta(minutes=minutes))
 
 

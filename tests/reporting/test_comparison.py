@@ -20,6 +20,18 @@ def test_runs_that_scored_the_same_tokens_share_a_comparison() -> None:
     assert comparison.notes == ()
 
 
+def test_sliding_windows_are_compared_at_one_stride_with_the_training_length_as_control() -> None:
+    sliding = [
+        result("mep", length, perplexity, protocol="sliding", stride=stride)
+        for stride in (16, 1)
+        for length, perplexity in ((128, 31.0), (256, 29.0))
+    ]
+    first, second = comparisons(as_read(*sliding))
+    assert (first.name, second.name) == ("Sliding windows", "Sliding windows")
+    assert first.lines[0].cut[256].value == pytest.approx(31.0)
+    assert second.notes == ("Not comparable with the first sliding table: stride 1, there 16.",)
+
+
 @pytest.mark.parametrize(
     ("difference", "reason"),
     [

@@ -17,10 +17,10 @@ from typing import Self
 from tests.slurm import configuration
 from tests.slurm.configuration import LOGIN, address_of, node_names
 
-PROGRAMS = ("slurmctld", "slurmd", "sbatch", "munged", "ip", "nsenter", "unshare")
+PROGRAMS = ("slurmctld", "slurmd", "sbatch", "munged", "ip", "nsenter", "setpriv", "unshare")
 CGROUPS = Path("/sys/fs/cgroup")
 SWITCH = "switch"
-START_S = 30.0
+START_S = 60.0
 PATH = os.environ["PATH"] + ":/usr/sbin:/sbin"
 
 
@@ -159,7 +159,14 @@ class Cluster:
     def _start(self, name: str, command: list[str]) -> None:
         with (self.folder / "log" / f"{name}.out").open("ab") as stream:
             self._processes[name] = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=stream, stderr=stream, env=self.environment
+                # ends with the tests, even where these are killed
+                ["setpriv", "--pdeathsig=KILL", *command],
+                stdin=subprocess.DEVNULL,
+                stdout=stream,
+                stderr=stream,
+                env=self.environment,
+                # Ctrl-C is for the tests, which then end the cluster
+                start_new_session=True,
             )
 
     def _on_switch(self, *command: str) -> subprocess.CompletedProcess[str]:

@@ -1,0 +1,151 @@
+"""A probe, composed: a checkpoint is loaded, asked questions with known answers by length, and the rows are written."""
+
+import os
+from collections.abc import Callable, Iterable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+from torch import Tensor
+
+from megatron_mep.acting import evaluated_model
+from megatron_mep.checkpoint.files import RUN_FILE, find
+from megatron_mep.checkpoint.load import load_weights
+from megatron_mep.checkpoint.progress import read_progress
+from megatron_mep.checkpoint.resume import check_tokenizer
+from megatron_mep.config.errors import ConfigError, Mistake
+from megatron_mep.config.loader import apply_overrides, load_tree, merge
+from megatron_mep.data.manifest import TOKENIZER, Manifest
+from megatron_mep.data.tokenizer import Tokenizer
+from megatron_mep.data.validation import validation_tokens
+from megatron_mep.evaluation.perplexity import DataParallel
+from megatron_mep.evaluation.rows import append_rows
+from megatron_mep.facts import facts_of
+from megatron_mep.model.decode import Decoder
+from megatron_mep.model.encoded_gpt import EncodedGPT
+from megatron_mep.model.gpt import build_model
+from megatron_mep.model.in_force import in_force
+from megatron_mep.model.score import sum_over_data_ranks
+from megatron_mep.parallel.environment import Environment
+from megatron_mep.parallel.groups import Groups, initialize, shutdown
+from megatron_mep.parallel.watchdog import Watchdog
+from megatron_mep.probes.asking import answers_of
+from megatron_mep.probes.material import Material
+from megatron_mep.probes.rows import Answers, ProbeRow
+from megatron_mep.probes.scoring import Open, Read
+from megatron_mep.probes.sets import Cache, SampleSet, sets_of
+from megatron_mep.run import RunConfig, run_of
+from megatron_mep.training.precision import dtype_of
+
+ALONE = ("parallel.sequence=false", "parallel.context=1", "parallel.pipeline=1")
+"""A single token divides neither over the tensor ranks nor over context ranks, and stages would wait for each other."""
+
+
+def probe(checkpoint: Path, overrides: Iterable[str] = (), suite: Path | None = None, to: Path | None = None) -> Path:
+    """Asks a checkpoint what its run file, a suite over it and the overrides say; the file that rows were added to.
+
+    Collective: every process of the job calls it. Tensor ranks share the model, data ranks the questions.
+    """
+    folder = find(checkpoint)
+    run = _run(folder, overrides, suite)
+    environment = Environment.discover(os.environ)
+    run.parallel.data(environment.world_size)
+    mistakes = list(_layout_mistakes(run))
+    if mistakes:
+        raise ConfigError(mistakes)
+    corpus = Manifest.load(Path(run.data.folder))
+    check_tokenizer(read_progress(folder), corpus.tokenizer_sha256, folder)
+    text = Path(run.data.folder)
+    material = Material(Tokenizer.load(text / TOKENIZER), validation_tokens(text))
+    # every rank makes what is not kept yet, alike: a mistake is found by all, before any of them waits for another
+    cache = Cache(Path(run.data.index_folder or text) / "probes", writes=environment.rank == 0)
+    sets = sets_of(run.probes, run.training.seq_length, material, corpus.fingerprint, cache)
+    job, of_run = run.job, folder.parent.parent
+    rows = to or of_run / "probes" / f"{folder.name}.jsonl"
+    groups = initialize(environment, run.parallel, run.seed, job.collective_timeout_s, job.startup_s)
+    try:
+        with Watchdog.of_job(groups.rank, groups.world_size, job, of_run) as watchdog:
+            _probe(run, corpus, sets, material.tokenizer, folder, rows, groups, watchdog.tick)
+    finally:
+        shutdown()
+    return rows
+
+
+def _run(folder: Path, overrides: Iterable[str], suite: Path | None) -> RunConfig:
+    tree = run_of(load_tree(folder / RUN_FILE)).model_dump(mode="json")
+    if suite is not None:
+        stated = load_tree(suite)
+        beside = sorted(set(stated) - {"probes"})
+        if beside:
+            rule = "is no section of a suite, which holds probes alone"
+            raise ConfigError(Mistake(f"{suite}: {key}", None, rule, "leave it out") for key in beside)
+        tree = merge(tree, stated)
+    return run_of(apply_overrides(tree, [*ALONE, *overrides]))
+
+
+def _layout_mistakes(run: RunConfig) -> Iterator[Mistake]:
+    for key, stated in (("context", run.parallel.context > 1), ("pipeline", run.parallel.pipeline > 1),
+                        ("sequence", run.parallel.sequence)):  # fmt: skip
+        if stated:
+            yield Mistake(f"parallel.{key}", getattr(run.parallel, key), "cannot be used here: answers are read and "
+                          "written token by token", "leave it out")  # fmt: skip
+
+
+def _probe(
+    run: RunConfig,
+    corpus: Manifest,
+    sets: list[SampleSet],
+    tokenizer: Tokenizer,
+    folder: Path,
+    rows: Path,
+    groups: Groups,
+    came_on: Callable[[], None],
+) -> None:
+    dtype = dtype_of(run.training.precision)
+    model = build_model(evaluated_model(run, tokenizer), run.parallel, corpus.vocab_size, run.seed, dtype)
+    load_weights(folder, model)
+    model.to(device=groups.device, dtype=dtype).eval()
+    tells = groups.rank == 0
+    if tells:
+        print(f"{folder}, trained at {run.training.seq_length}\n{in_force(model)}", flush=True)  # noqa: T201
+    facts = facts_of(run, corpus, read_progress(folder), groups, model, "evaluation", str(folder))
+    place = DataParallel(groups.data_rank, groups.data_size, sum_over_data_ranks(groups))
+    opened = _opening(model, tokenizer.vocab_size, run.probes.prefill_chunk, came_on)
+    for asked in sets:
+        answers = answers_of(asked, opened, run.probes, tokenizer, place)
+        assert answers.oracle == 100, f"{asked.task.name} at {asked.length} cannot be answered: the probe is wrong"
+        if tells:
+            append_rows(rows, [ProbeRow.of(facts, answers, datetime.now(UTC))])
+            print(_line(answers), flush=True)  # noqa: T201
+    if tells:
+        print(f"rows in {rows}", flush=True)  # noqa: T201
+
+
+def _opening(model: EncodedGPT, vocabulary_size: int, chunk_size: int, came_on: Callable[[], None]) -> Open:
+    def opened(batch_size: int, max_length: int) -> Read:
+        decoder = Decoder(model, vocabulary_size, max_length, batch_size)
+
+        def read(tokens: Tensor, num_logits: int) -> Tensor:
+            logits = decoder.read(tokens, num_logits, chunk_size)
+            came_on()
+            return logits
+
+        return read
+
+    return opened
+
+
+def _line(answers: Answers) -> str:
+    depth = "" if answers.depth is None else f"  depth {answers.depth:4.0%}"
+    options = "".join(f" {option}={value}" for option, value in answers.task_options.items())
+    scores = [
+        f"{name} {value:{form}}"
+        for name, value, form in (
+            ("found", answers.found, "5.1f"),
+            ("exact", answers.exact, "5.1f"),
+            ("tokens", answers.token_accuracy, "5.1f"),
+            ("rank", answers.mean_rank, ".1f"),
+        )
+        if value is not None
+    ]
+    told = "  ".join(scores) if scores else f"logits of {answers.non_finite} questions are not finite"
+    return f"{answers.task}{options}  length {answers.length:6}{depth}  {told}"

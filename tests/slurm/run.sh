@@ -1,0 +1,29 @@
+#!/usr/bin/env bash
+# Jobs on a real SLURM: four nodes on this machine, each with namespaces of its own, started and thrown away by the tests.
+#
+#   bash tests/slurm/run.sh            all of it, and a table of how soon ranks train again
+#   bash tests/slurm/run.sh -k usr1    those tests alone
+#
+# It needs root. Where SLURM is missing it is installed by apt-get, and no service of it started; where that cannot be, this
+# script says why and ends with 0.
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+
+skip() { echo "tests/slurm are skipped: $1"; exit 0; }
+
+[ "$(id -u)" = 0 ] || skip "namespaces for the nodes need root"
+PATH=$PATH:/usr/sbin:/sbin
+if ! command -v slurmctld slurmd sbatch munged ip pdsh sshd >/dev/null; then
+  command -v apt-get >/dev/null || skip "SLURM is not installed, and there is no apt-get to do it"
+  echo "installing SLURM"
+  export DEBIAN_FRONTEND=noninteractive RUNLEVEL=1
+  { apt-get update && apt-get install --yes --no-install-recommends slurmctld slurmd slurm-client munge iproute2 pdsh \
+    openssh-server; } >/dev/null || skip "apt-get cannot install SLURM"
+fi
+unshare --net --uts --mount --pid --fork true || skip "namespaces are not allowed here"
+
+EXTRA=test
+source launch/setup.sh
+export HF_HUB_OFFLINE=1 HF_DATASETS_OFFLINE=1 CUDA_VISIBLE_DEVICES= DS_ACCELERATOR=cpu OMP_NUM_THREADS=1
+# whatever happens to the tests, the kernel ends all that they have started and mounted
+exec unshare --mount --pid --fork --kill-child --mount-proc python -m pytest tests/slurm --slurm --durations=0 -W ignore "$@"
