@@ -46,7 +46,8 @@ def evaluate(checkpoint: Path, overrides: Iterable[str] = (), to: Path | None = 
     Collective: every process of the job calls it. The layout is the job's own, whatever it was in training.
     """
     folder = find(checkpoint)
-    run = overridden(run_of(load_tree(folder / RUN_FILE)), overrides)
+    # no stage of ZeRO acts where nothing is trained, and stages of a pipeline take this one
+    run = overridden(run_of(load_tree(folder / RUN_FILE)), ["training.zero_stage=1", *overrides])
     environment = Environment.discover(os.environ)
     run.parallel.data(environment.world_size)
     mistakes = list(_lengths_split(run))

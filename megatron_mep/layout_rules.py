@@ -7,6 +7,7 @@ from megatron_mep.config.errors import Mistake
 from megatron_mep.config.nearest import divisors, nearest
 from megatron_mep.encodings.base import ScoreMix
 from megatron_mep.encodings.carried import Carried
+from megatron_mep.model.count import VOCABULARY_MULTIPLE
 from megatron_mep.model.exchange import exchange_mistakes
 from megatron_mep.model.stage import layers_of, lender
 
@@ -15,11 +16,20 @@ if TYPE_CHECKING:
 
 
 def tensor_ranks_divide_the_heads(run: "RunConfig") -> Iterator[Mistake]:
-    """Every tensor rank has as many heads, and whole groups or whole copies of one."""
+    """Every tensor rank has as many heads, whole groups or whole copies of one, and as much of the vocabulary.
+
+    That is padded to a multiple of a number: tensor sizes that do not divide it would add other rows to the model.
+    """
     heads, groups, tensor = run.model.num_attention_heads, run.model.groups, run.parallel.tensor
-    fitting = [size for size in divisors(heads) if groups % size == 0 or size % groups == 0]
+    fitting = [
+        size
+        for size in divisors(heads)
+        if (groups % size == 0 or size % groups == 0) and VOCABULARY_MULTIPLE % size == 0
+    ]
     if tensor not in fitting:
         rule = (f"must divide model.num_attention_heads={heads}" if heads % tensor
+                else f"must divide {VOCABULARY_MULTIPLE}, to a multiple of which the vocabulary is padded, for the model "
+                "to be the same at every size" if VOCABULARY_MULTIPLE % tensor
                 else f"must divide model.num_query_groups={groups}, or be a multiple of it")  # fmt: skip
         yield Mistake("parallel.tensor", tensor, rule, f"try {nearest(tensor, fitting)}")
 

@@ -34,6 +34,7 @@ from megatron_mep.model.in_force import in_force, learned_encoding_weights
 from megatron_mep.model.score import scorer, sum_over_data_ranks
 from megatron_mep.parallel.environment import Environment
 from megatron_mep.parallel.groups import Groups, initialize, seed_streams, shutdown
+from megatron_mep.parallel.seeds import Purpose, seed_for
 from megatron_mep.preflight import preflight
 from megatron_mep.run import RunConfig
 from megatron_mep.start import Start, checkpoints, start_of
@@ -102,7 +103,7 @@ def _train(run: RunConfig, corpus: Manifest, groups: Groups, start: Start, life:
         run.training.recompute,
     )
     # weights start alike on all ranks, dropout does not
-    seed_streams(run.seed + groups.stream)
+    seed_streams(seed_for(Purpose.DROPOUT, run.seed, groups.stream))
     told = in_force(model)
     # before the engine divides them, and a checkpoint is loaded over them
     drawn = fingerprint_weights(model) if start.own is None else None

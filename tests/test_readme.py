@@ -38,7 +38,8 @@ def test_a_command_is_one_that_the_parser_knows(command):
 
 
 def test_there_are_commands_of_every_kind():
-    assert {command.split()[1] for command in commands()} == {"prepare", "train", "evaluate", "report", "launch", "status"}
+    verbs = {"prepare", "train", "evaluate", "report", "launch", "status"}
+    assert {command.split()[1] for command in commands()} == verbs
 
 
 def test_the_run_file_is_a_whole_run(tmp_path):

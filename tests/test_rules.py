@@ -49,6 +49,7 @@ def sloped(*slopes: float) -> Tree:
 
 SHARED = {"encoding": {"name": "kerple_log", "shared_by_layers": True}, "num_layers": 4}
 GROUPS_OF_FOUR = {"num_attention_heads": 12, "hidden_size": 48, "num_query_groups": 4, "ffn_hidden_size": 12 * 7 * 5}
+SIX_GROUPS = GROUPS_OF_FOUR | {"num_query_groups": 6}
 WSD = {"name": "wsd", "decay_steps": 3}
 LEARNED = encoding("mep", kernels=[{"kernel": "log"}])
 ULYSSES = {"context": 2, "context_exchange": "ulysses"}
@@ -64,8 +65,11 @@ CASES = (
          {"model": {"ffn_hidden_size": 48}, "parallel": {"tensor": 3}},
          {"model": {"ffn_hidden_size": 48}, "parallel": {"tensor": 4}}, sets("parallel.tensor")),
     Case("tensor_ranks_divide_the_heads", "parallel.tensor",
-         {"model": GROUPS_OF_FOUR, "parallel": {"tensor": 6}},
-         {"model": GROUPS_OF_FOUR, "parallel": {"tensor": 12}}, sets("parallel.tensor")),
+         {"model": GROUPS_OF_FOUR, "parallel": {"tensor": 3}},
+         {"model": GROUPS_OF_FOUR, "parallel": {"tensor": 4}}, sets("parallel.tensor")),
+    Case("tensor_ranks_divide_the_heads", "parallel.tensor",
+         {"model": SIX_GROUPS, "parallel": {"tensor": 4}},
+         {"model": SIX_GROUPS, "parallel": {"tensor": 2}}, sets("parallel.tensor")),
     # 6 is the nearest divisor of the heads, and fits no four groups
     Case("tensor_ranks_divide_the_heads", "parallel.tensor",
          {"model": GROUPS_OF_FOUR, "parallel": {"tensor": 7}},

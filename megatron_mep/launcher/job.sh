@@ -52,7 +52,20 @@ resubmit() { # [NODE,...]: this script again as a new job, without some nodes
   )
 }
 
+at_its_limit() { # SLURM kills this script soon, perhaps before the ranks have saved and ended
+  case "$(of_job JobState):$(of_job Reason)" in
+    TIMEOUT:* | COMPLETING:TimeLimit) ;;
+    *) return ;;
+  esac
+  if [ -z "$requeued" ] && [ "$GO_ON_BY" = requeue ] && scontrol requeue "$SLURM_JOB_ID"; then
+    requeued=yes
+    note end reason "at its time limit" next requeue
+    say "at its time limit: going on by requeue"
+  fi
+}
+
 go_on() { # REASON
+  [ -z "$requeued" ] || leave "$code" "$1; it was requeued at its time limit"
   # one that was cancelled stays so, and one that SLURM requeues by itself needs no help
   case "$(of_job JobState):$(of_job Reason)" in
     RUNNING:* | TIMEOUT:* | COMPLETING:TimeLimit) ;;
@@ -153,9 +166,9 @@ run_deepspeed() {
 
 say "start $starts of at most $MAX_STARTS without a newer checkpoint, on $SLURM_JOB_NODELIST, by $LAUNCHER"
 touch "$STARTED"
-asked='' ranks=''
+asked='' requeued='' ranks=''
 trap 'asked="asked to save ahead of its end"; say "USR1: asking the ranks to save"; kill -USR1 "$ranks" 2>/dev/null' USR1
-trap 'asked="ended by SLURM"; say "TERM: the ranks got it, too"' TERM
+trap 'asked="ended by SLURM"; say "TERM: the ranks got it, too"; at_its_limit' TERM
 # behind: a trap waits for what runs in front
 "run_$LAUNCHER" &
 ranks=$!

@@ -15,11 +15,15 @@ class Purpose(IntEnum):
     """The initial matrices of a layer, by layer."""
     PLACES = 2
     """Where an encoding puts the tokens of a micro-batch, by its first sample."""
+    DROPOUT = 3
+    """What training drops, by the number of a rank's stream; what follows from it by Megatron-core is near by."""
 
 
 def seed_for(purpose: Purpose, seed: int, number: int) -> int:
     """A seed unlike that of any other purpose, run or number."""
-    return int(np.random.SeedSequence((seed, number, purpose)).generate_state(1, np.uint64)[0])
+    mixed = np.random.SeedSequence((seed, number, purpose)).generate_state(1, np.uint64)
+    # Megatron-core adds to it, and 64 bits are all that a generator takes
+    return int(mixed[0] >> np.uint64(1))
 
 
 def generator_of(seed: int, layer_number: int) -> torch.Generator:

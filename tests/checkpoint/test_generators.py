@@ -36,7 +36,7 @@ def _stays() -> None:
     restore_generators(before)
     # a GPU's generator has a seed and an offset
     of_gpu = torch.zeros(16, dtype=torch.uint8)
-    elsewhere = {name: of_gpu for name in before["tensor_parallel"]}
+    elsewhere = dict.fromkeys(before["tensor_parallel"], of_gpu)
     restore_generators(
         {"cpu": torch.Generator().manual_seed(5).get_state(), "cuda": of_gpu, "tensor_parallel": elsewhere}
     )

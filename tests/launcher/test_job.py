@@ -53,6 +53,19 @@ def test_the_mark_decides_and_not_the_exit_code(slurm: Slurm):
     assert slurm.asked == []
 
 
+def test_at_its_time_limit_a_job_is_requeued_before_its_ranks_have_ended(slurm: Slurm):
+    """SLURM kills the script within its KillWait, ranks that still write or not."""
+    limit = {"JOB_STATE": "COMPLETING", "JOB_REASON": "TimeLimit"}
+    slurm.run(script(slurm), RANKS="kill -TERM $PPID; sleep 2", **limit)
+    assert slurm.asked == ["requeue 4242"]
+
+
+def test_a_job_that_is_cancelled_is_not_requeued(slurm: Slurm):
+    cancelled = {"JOB_STATE": "CANCELLED", "JOB_REASON": "None"}
+    slurm.run(script(slurm), RANKS="kill -TERM $PPID; sleep 1; exit 75", **cancelled)
+    assert slurm.asked == []
+
+
 def test_an_exit_code_of_0_without_the_mark_is_no_end(slurm: Slurm):
     """As of ranks that were preempted by SIGTERM, under a launcher that makes nothing of it."""
     slurm.run(script(slurm), RANKS=SAVE + "exit 0")

@@ -1,7 +1,7 @@
 """One throw-away SLURM for all tests of this folder, and a table of what was measured on it."""
 
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -10,7 +10,6 @@ from tests.slurm.cluster import Cluster, why_not
 from tests.slurm.jobs import Desk, Recoveries, TrainingJob
 
 NUM_NODES = 4
-ROWS: pytest.StashKey[list[tuple[str, float]]] = pytest.StashKey()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -24,17 +23,18 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
                 item.add_marker(pytest.mark.skip(reason=reason))
 
 
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    rows = config.stash.get(ROWS, [])
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    reports = [*terminalreporter.getreports("passed"), *terminalreporter.getreports("failed")]
+    rows = [row for report in reports if report.when == "call" for row in report.user_properties]
     if rows:
         terminalreporter.section("until ranks train again")
-        for scenario, seconds in rows:
+        for scenario, seconds in sorted(rows):
             terminalreporter.line(f"{seconds:6.1f} s  {scenario}")
 
 
-@pytest.fixture(scope="session")
-def recoveries(request: pytest.FixtureRequest) -> Recoveries:
-    return Recoveries(request.config.stash.setdefault(ROWS, []))
+@pytest.fixture
+def recoveries(record_property: Callable[[str, object], None]) -> Recoveries:
+    return Recoveries(record_property)
 
 
 @pytest.fixture(scope="session")

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 
 from tests.data.toy import corpus
@@ -23,6 +24,8 @@ START_S, END_S = 300.0, 500.0
 """How long a loaded machine may take to come to a step, and to the end of a run."""
 STEPS, INTERVAL = 24, 4
 """Of the run, and of its checkpoints."""
+LAUNCHERS = ("srun", *(pytest.param(name, marks=pytest.mark.slow) for name in ("torchrun", "deepspeed")))
+"""The others for the thorough alone."""
 ENDED = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "PREEMPTED")
 
 
@@ -187,7 +190,7 @@ class TrainingJob:
 class Recoveries:
     """How long each disturbance kept a run from training, for the table at the end of the tests."""
 
-    rows: list[tuple[str, float]]
+    record: Callable[[str, float], None]
 
     @contextmanager
     def timed(self, scenario: str, job: TrainingJob) -> Iterator[None]:
@@ -195,7 +198,7 @@ class Recoveries:
         before, since_s = job.starts, time.monotonic()
         yield
         job.wait_for_start(before + 1)
-        self.rows.append((scenario, time.monotonic() - since_s))
+        self.record(scenario, time.monotonic() - since_s)
 
 
 def tiny_run(folder: Path) -> Tree:

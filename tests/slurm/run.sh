@@ -3,6 +3,7 @@
 #
 #   bash tests/slurm/run.sh            all of it, and a table of how soon ranks train again
 #   bash tests/slurm/run.sh -k usr1    those tests alone
+#   bash tests/slurm/run.sh --slow     also each launcher's preemption and crash
 #
 # It needs root. Where SLURM is missing it is installed by apt-get, and no service of it started; where that cannot be, this
 # script says why and ends with 0.
@@ -26,4 +27,6 @@ EXTRA=test
 source launch/setup.sh
 export HF_HUB_OFFLINE=1 HF_DATASETS_OFFLINE=1 CUDA_VISIBLE_DEVICES= DS_ACCELERATOR=cpu OMP_NUM_THREADS=1
 # whatever happens to the tests, the kernel ends all that they have started and mounted
-exec unshare --mount --pid --fork --kill-child --mount-proc python -m pytest tests/slurm --slurm --durations=0 -W ignore "$@"
+# several clusters at once: most of a test is waiting
+exec unshare --mount --pid --fork --kill-child --mount-proc python -m pytest tests/slurm --slurm --disable-warnings \
+  --numprocesses 3 --dist worksteal "$@"

@@ -7,7 +7,7 @@ import pytest
 
 from tests.slurm.cluster import wait_until
 from tests.slurm.deadly import PACE
-from tests.slurm.jobs import Desk, Recoveries, TrainingJob
+from tests.slurm.jobs import LAUNCHERS, Desk, Recoveries, TrainingJob
 
 SLOW = {PACE: "0.5"}
 REPAIR_S = 90.0
@@ -42,7 +42,7 @@ def test_a_node_whose_network_is_cut(desk: Desk, undisturbed: TrainingJob, recov
     assert job.losses == undisturbed.losses
 
 
-@pytest.mark.parametrize("launcher", ["srun", "torchrun", "deepspeed"])
+@pytest.mark.parametrize("launcher", LAUNCHERS)
 def test_a_rank_that_exits_7(desk: Desk, undisturbed: TrainingJob, recoveries: Recoveries, launcher: str):
     job = desk.launch(f"exit-{launcher}", launcher=launcher, orders=SLOW)
     job.wait_for_step(6)

@@ -5,7 +5,7 @@ from datetime import datetime, timedelta
 import pytest
 
 from tests.slurm.deadly import PACE
-from tests.slurm.jobs import Desk, Recoveries, TrainingJob
+from tests.slurm.jobs import LAUNCHERS, Desk, Recoveries, TrainingJob
 
 SLOW = {PACE: "0.5"}
 
@@ -27,7 +27,7 @@ def test_usr1_saves_and_goes_on(desk: Desk, undisturbed: TrainingJob, recoveries
     assert reasons(job) == ["SIGUSR1", "finished"]
 
 
-@pytest.mark.parametrize("launcher", ["srun", "torchrun", "deepspeed"])
+@pytest.mark.parametrize("launcher", LAUNCHERS)
 def test_preemption_by_term_alone_goes_on(desk: Desk, undisturbed: TrainingJob, recoveries: Recoveries, launcher: str):
     job = desk.launch(f"preempted-{launcher}", launcher=launcher, orders=SLOW, partition="low")
     job.wait_for_step(6)
