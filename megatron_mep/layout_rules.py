@@ -28,7 +28,7 @@ def tensor_ranks_divide_the_heads(run: "RunConfig") -> Iterator[Mistake]:
     ]
     if tensor not in fitting:
         rule = (f"must divide model.num_attention_heads={heads}" if heads % tensor
-                else f"must divide {VOCABULARY_MULTIPLE}, to a multiple of which the vocabulary is padded: the model is "
+                else f"must divide {VOCABULARY_MULTIPLE}, to a multiple of which the vocabulary is padded: it is "
                 "then the same at every size" if VOCABULARY_MULTIPLE % tensor
                 else f"must divide model.num_query_groups={groups}, or be a multiple of it")  # fmt: skip
         yield Mistake("parallel.tensor", tensor, rule, f"try {nearest(tensor, fitting)}")
