@@ -1,6 +1,6 @@
 """The files that a cluster of machines on one machine reads: slurm.conf and what goes with it."""
 
-import os
+import secrets
 from pathlib import Path
 
 ADDRESS = "10.99.0."
@@ -12,8 +12,10 @@ GRACE_S = 20
 
 
 def node_names(num_nodes: int) -> list[str]:
-    """The nodes, in the order of their addresses; the kernel's control groups have their names, so no others may."""
-    return [f"mep{os.getpid()}-{number}" for number in range(1, num_nodes + 1)]
+    """The nodes, in the order of their addresses; the kernel's control groups have their names, so those of
+    two clusters differ."""
+    prefix = f"mep{secrets.token_hex(3)}"
+    return [f"{prefix}-{number}" for number in range(1, num_nodes + 1)]
 
 
 def address_of(machine: str) -> str:

@@ -14,9 +14,13 @@ skip() { echo "tests/slurm are skipped: $1"; exit 0; }
 
 [ "$(id -u)" = 0 ] || skip "namespaces for the nodes need root"
 PATH=$PATH:/usr/sbin:/sbin
-if ! command -v slurmctld slurmd sbatch munged ip pdsh sshd >/dev/null; then
-  command -v apt-get >/dev/null || skip "SLURM is not installed, and there is no apt-get to do it"
-  echo "installing SLURM"
+missing=''
+for program in slurmctld slurmd sbatch munged ip pdsh sshd; do
+  command -v "$program" >/dev/null || missing+=" $program"
+done
+if [ -n "$missing" ]; then
+  command -v apt-get >/dev/null || skip "there is no$missing, and no apt-get to install SLURM"
+  echo "installing SLURM, for want of$missing"
   export DEBIAN_FRONTEND=noninteractive RUNLEVEL=1
   { apt-get update && apt-get install --yes --no-install-recommends slurmctld slurmd slurm-client munge iproute2 pdsh \
     openssh-server; } >/dev/null || skip "apt-get cannot install SLURM"
