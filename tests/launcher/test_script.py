@@ -12,8 +12,8 @@ from megatron_mep.launcher.script import Job, batch_script, supervision
 LAUNCH = Path(__file__).parents[2] / "launch"
 JOB = Job(
     name="mep_7b",
-    run_file="/work/runs/mep_7b/launch/20300101-120000/run.yaml",
-    run_folder="/work/runs/mep_7b",
+    run_file="/scratch/runs/mep_7b/launch/20300101-120000/run.yaml",
+    run_folder="/scratch/runs/mep_7b",
     work_folder="/work",
     nodes=4,
     time="12:00:00",
@@ -52,13 +52,13 @@ OF_GPUS = """\
 #SBATCH --signal=B:USR1@600
 #SBATCH --requeue
 #SBATCH --open-mode=append
-#SBATCH --output=/work/runs/mep_7b/logs/%j.log
+#SBATCH --output=/scratch/runs/mep_7b/logs/%j.log
 #SBATCH --chdir=/work
 #SBATCH --exclusive
 
 # the run
-RUN_FOLDER=/work/runs/mep_7b
-COMMAND=(-m megatron_mep train /work/runs/mep_7b/launch/20300101-120000/run.yaml)
+RUN_FOLDER=/scratch/runs/mep_7b
+COMMAND=(-m megatron_mep train /scratch/runs/mep_7b/launch/20300101-120000/run.yaml)
 FINISHED=$RUN_FOLDER/finished.json PROGRESS=$RUN_FOLDER/checkpoints/latest
 
 # the cluster
@@ -85,12 +85,12 @@ OF_CPUS = """\
 #SBATCH --signal=B:USR1@300
 #SBATCH --no-requeue
 #SBATCH --open-mode=append
-#SBATCH --output=/work/runs/mep_7b/logs/%j.log
+#SBATCH --output=/scratch/runs/mep_7b/logs/%j.log
 #SBATCH --chdir=/work
 
 # the run
-RUN_FOLDER=/work/runs/mep_7b
-COMMAND=(-m megatron_mep train /work/runs/mep_7b/launch/20300101-120000/run.yaml)
+RUN_FOLDER=/scratch/runs/mep_7b
+COMMAND=(-m megatron_mep train /scratch/runs/mep_7b/launch/20300101-120000/run.yaml)
 FINISHED=$RUN_FOLDER/finished.json PROGRESS=$RUN_FOLDER/checkpoints/latest
 
 # the cluster
@@ -118,7 +118,7 @@ def test_ranks_of_a_container_see_the_folders_of_the_job():
     script = batch_script(JOB, GPUS.model_copy(update={"container": container}))
     assert (
         "SRUN_OPTIONS=(--container-image=/images/mep.sqsh "
-        "--container-mounts=/data:/data:ro,/work:/work,/work/runs/mep_7b:/work/runs/mep_7b "
+        "--container-mounts=/data:/data:ro,/scratch:/scratch,/scratch/runs/mep_7b:/scratch/runs/mep_7b "
         "--container-workdir=/work --no-container-mount-home)\n"
     ) in script
 
