@@ -14,7 +14,7 @@ JOB = Job(
     name="mep_7b",
     run_file="/scratch/runs/mep_7b/launch/20300101-120000/run.yaml",
     run_folder="/scratch/runs/mep_7b",
-    work_folder="/work",
+    work_folder="/scratch",
     nodes=4,
     time="12:00:00",
     launcher="srun",
@@ -53,7 +53,7 @@ OF_GPUS = """\
 #SBATCH --requeue
 #SBATCH --open-mode=append
 #SBATCH --output=/scratch/runs/mep_7b/logs/%j.log
-#SBATCH --chdir=/work
+#SBATCH --chdir=/scratch
 #SBATCH --exclusive
 
 # the run
@@ -86,7 +86,7 @@ OF_CPUS = """\
 #SBATCH --no-requeue
 #SBATCH --open-mode=append
 #SBATCH --output=/scratch/runs/mep_7b/logs/%j.log
-#SBATCH --chdir=/work
+#SBATCH --chdir=/scratch
 
 # the run
 RUN_FOLDER=/scratch/runs/mep_7b
@@ -119,7 +119,7 @@ def test_ranks_of_a_container_see_the_folders_of_the_job():
     assert (
         "SRUN_OPTIONS=(--container-image=/images/mep.sqsh "
         "--container-mounts=/data:/data:ro,/scratch:/scratch,/scratch/runs/mep_7b:/scratch/runs/mep_7b "
-        "--container-workdir=/work --no-container-mount-home)\n"
+        "--container-workdir=/scratch --no-container-mount-home)\n"
     ) in script
 
 
