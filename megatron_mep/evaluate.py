@@ -8,9 +8,7 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from megatron_mep.acting import evaluated_model
 from megatron_mep.checkpoint.files import RUN_FILE, find
-from megatron_mep.checkpoint.load import load_weights
 from megatron_mep.checkpoint.one_rank import told_by_rank_0
 from megatron_mep.checkpoint.progress import read_progress
 from megatron_mep.checkpoint.resume import check_tokenizer
@@ -25,8 +23,8 @@ from megatron_mep.evaluation.resume import is_among, rows_of
 from megatron_mep.evaluation.rows import Measurement, ResultRow, append_rows
 from megatron_mep.evaluation.suite import Progress, evaluate_lengths
 from megatron_mep.facts import facts_of
+from megatron_mep.loaded import loaded_model
 from megatron_mep.model.attention_work import take_attention_work
-from megatron_mep.model.gpt import build_model
 from megatron_mep.model.in_force import in_force
 from megatron_mep.model.score import scorer, sum_over_data_ranks
 from megatron_mep.parallel.environment import Environment
@@ -74,12 +72,9 @@ def _evaluate(
     groups: Groups,
     came_on: Callable[[], None],
 ) -> Path:
-    dtype = dtype_of(run.training.precision)
     text = Path(run.data.folder)
     tokenizer = Tokenizer.load(text / TOKENIZER)
-    model = build_model(evaluated_model(run, tokenizer), run.parallel, corpus.vocab_size, run.seed, dtype)
-    load_weights(folder, model)
-    model.to(device=groups.device, dtype=dtype).eval()
+    model = loaded_model(run, tokenizer, folder, groups, dtype_of(run.training.precision))
     told = _Teller(groups.rank == 0, came_on)
     told.say(f"{folder}, trained at {run.training.seq_length}\n{in_force(model)}")
     facts = facts_of(run, corpus, read_progress(folder), groups, model, "evaluation", str(folder))

@@ -11,10 +11,8 @@ from typing import Any
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from megatron_mep.acting import evaluated_model
 from megatron_mep.attention.work import Work
 from megatron_mep.checkpoint.files import RUN_FILE, find
-from megatron_mep.checkpoint.load import load_weights
 from megatron_mep.checkpoint.progress import Progress, read_progress
 from megatron_mep.checkpoint.resume import check_tokenizer
 from megatron_mep.config.errors import CheckpointError, ConfigError, DataError, Mistake, UserError
@@ -26,10 +24,10 @@ from megatron_mep.generation.continuation import Continuation, Read, continued
 from megatron_mep.generation.prompts import Prompt, read_prompts
 from megatron_mep.generation.rows import GenerationFacts, GenerationRow
 from megatron_mep.generation.text import TextStream
+from megatron_mep.loaded import loaded_model
 from megatron_mep.model.attention_work import take_attention_work
 from megatron_mep.model.decode import Decoder, cache_bytes
 from megatron_mep.model.encoded_gpt import EncodedGPT
-from megatron_mep.model.gpt import build_model
 from megatron_mep.model.in_force import backends_in_force, in_force
 from megatron_mep.parallel.environment import Environment
 from megatron_mep.parallel.groups import Groups, initialize, shutdown
@@ -63,7 +61,7 @@ def generate(
     groups = initialize(environment, run.parallel, run.seed)
     try:
         prompts = _of_first_rank(lambda: read_prompts(texts, files, lambda text: tokenizer.encode([text])[0].tolist()))
-        model = _loaded(run, tokenizer, folder, groups)
+        model = loaded_model(run, tokenizer, folder, groups, dtype_of(run.training.precision))
         facts = _facts_of(run, folder, reached, model)
         told = _Teller(groups.rank == 0)
         told.say(f"{folder}, trained at {run.training.seq_length}\n{in_force(model)}")
@@ -120,13 +118,6 @@ def _of_first_rank(read: Callable[[], list[Prompt]]) -> list[Prompt]:
     if mistakes:
         raise DataError(mistakes)
     return prompts
-
-
-def _loaded(run: RunConfig, tokenizer: Tokenizer, folder: Path, groups: Groups) -> EncodedGPT:
-    dtype = dtype_of(run.training.precision)
-    model = build_model(evaluated_model(run, tokenizer), run.parallel, tokenizer.vocab_size, run.seed, dtype)
-    load_weights(folder, model)
-    return model.to(device=groups.device, dtype=dtype).eval()
 
 
 def _facts_of(run: RunConfig, folder: Path, reached: Progress, model: EncodedGPT) -> GenerationFacts:

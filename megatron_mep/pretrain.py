@@ -2,12 +2,13 @@
 
 import math
 import os
-from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import replace
-from datetime import UTC, datetime
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+from megatron.core.optimizer_param_scheduler import OptimizerParamScheduler
 
 from megatron_mep.acting import trained_model
 from megatron_mep.checkpoint.attempt import Attempt
@@ -20,18 +21,13 @@ from megatron_mep.checkpoint.state import template_of
 from megatron_mep.data.batches import TrainingBatches
 from megatron_mep.data.manifest import TOKENIZER, Manifest
 from megatron_mep.data.tokenizer import Tokenizer
-from megatron_mep.data.validation import validation_tokens
-from megatron_mep.evaluation.perplexity import DataParallel
-from megatron_mep.evaluation.rows import ResultRow, append_rows
-from megatron_mep.evaluation.suite import validate
-from megatron_mep.facts import facts_of, reached_after
+from megatron_mep.facts import reached_after
 from megatron_mep.fingerprints import fingerprint_order, fingerprint_weights, write_fingerprints
 from megatron_mep.model.attention_work import take_attention_work
 from megatron_mep.model.count import flops_per_token, padded_vocabulary
 from megatron_mep.model.encoded_gpt import EncodedGPT
 from megatron_mep.model.gpt import build_model
 from megatron_mep.model.in_force import in_force, learned_encoding_weights
-from megatron_mep.model.score import scorer, sum_over_data_ranks
 from megatron_mep.parallel.environment import Environment
 from megatron_mep.parallel.groups import Groups, initialize, seed_streams, shutdown
 from megatron_mep.parallel.seeds import Purpose, seed_for
@@ -44,15 +40,17 @@ from megatron_mep.training.encoding_metrics import encoding_metrics
 from megatron_mep.training.engine import build_engine
 from megatron_mep.training.life import Life, life_of
 from megatron_mep.training.loop import Job, train
-from megatron_mep.training.metrics import Metrics, MetricsWriter
+from megatron_mep.training.metrics import MetricsWriter
 from megatron_mep.training.precision import dtype_of
 from megatron_mep.training.progress import Progress
 from megatron_mep.training.schedule import build_scheduler
 from megatron_mep.training.signals import Signals
 from megatron_mep.training.stopping import STOP_FILE, Stopped
 from megatron_mep.training.watch import Seen, Watch
+from megatron_mep.validating import validation_of
 
-VALIDATION_FILE = "validation.jsonl"
+if TYPE_CHECKING:
+    from deepspeed import DeepSpeedEngine
 
 
 def pretrain(run: RunConfig, signals: Signals | None = None) -> float:
@@ -92,8 +90,58 @@ def _finished_before(run: RunConfig, reached: Reached, attempt: Attempt, life: L
     return math.nan if finished.loss is None else finished.loss
 
 
+@dataclass(frozen=True)
+class _Built:
+    """What is trained, where the run starts."""
+
+    model: EncodedGPT
+    engine: "DeepSpeedEngine"
+    scheduler: OptimizerParamScheduler
+    watch: Watch
+    saver: Saver
+    done_steps: int
+    drawn: str | None
+    """The fingerprint of the weights as drawn; `None` where the run goes on from a checkpoint of its own."""
+    told: str
+    """What acts in each layer."""
+
+
 def _train(run: RunConfig, corpus: Manifest, groups: Groups, start: Start, life: Life) -> float:
     writes = groups.rank == 0
+    built = _built(run, corpus, groups, start)
+    samples = run.training.steps * run.training.global_batch_size
+    batches = TrainingBatches(
+        Path(run.data.folder),
+        run.training.seq_length,
+        run.seed,
+        samples,
+        Path(run.data.index_folder) if run.data.index_folder else None,
+    )
+    progress = Progress(built.done_steps, run.training.steps, shown=writes)
+    lines = (f"{run.name}: from step {built.done_steps} on {groups.world_size} ranks", *start.told, built.told)
+    progress.say("\n".join(lines))
+    if writes:
+        run.folder.mkdir(parents=True, exist_ok=True)
+        write_atomically(run.folder / RUN_FILE, run.yaml())
+        unfinish(run.folder)
+        if built.drawn is not None:
+            write_fingerprints(run.folder, built.drawn, fingerprint_order(batches))
+    life.begin(built.done_steps)
+    metrics = MetricsWriter(run.folder, built.done_steps, run.logging.tensorboard) if writes else None
+    job = _job(run, corpus, groups, life, built, batches, metrics, progress)
+    try:
+        with built.saver:
+            loss = train(job, built.done_steps)
+    finally:
+        if metrics is not None:
+            metrics.close()
+    if writes:
+        start.attempt.end()
+    _conclude(run, life, loss, progress, writes)
+    return loss
+
+
+def _built(run: RunConfig, corpus: Manifest, groups: Groups, start: Start) -> _Built:
     model = build_model(
         trained_model(run, Tokenizer.load(Path(run.data.folder) / TOKENIZER)),
         run.parallel,
@@ -111,34 +159,27 @@ def _train(run: RunConfig, corpus: Manifest, groups: Groups, start: Start, life:
     engine = build_engine(model, run.training, groups)
     reached = start.take_up(engine, template, groups)
     done_steps, seen = (reached.step, Seen.told_by(reached)) if reached else (0, Seen())
-    watch = Watch(run.training, seen)
     scheduler = build_scheduler(engine.optimizer, run.training)
     scheduler.step(done_steps)
-    samples = run.training.steps * run.training.global_batch_size
-    batches = TrainingBatches(
-        Path(run.data.folder),
-        run.training.seq_length,
-        run.seed,
-        samples,
-        Path(run.data.index_folder) if run.data.index_folder else None,
-    )
-    progress = Progress(done_steps, run.training.steps, shown=writes)
-    lines = (f"{run.name}: from step {done_steps} on {groups.world_size} ranks", *start.told, told)
-    progress.say("\n".join(lines))
-    if writes:
-        run.folder.mkdir(parents=True, exist_ok=True)
-        write_atomically(run.folder / RUN_FILE, run.yaml())
-        unfinish(run.folder)
-        if drawn is not None:
-            write_fingerprints(run.folder, drawn, fingerprint_order(batches))
-    life.begin(done_steps)
-    metrics = MetricsWriter(run.folder, done_steps, run.logging.tensorboard) if writes else None
-    weights = learned_encoding_weights(model)
-    padded = padded_vocabulary(corpus.vocab_size, groups.tensor_size)
     saver = Saver(start.attempt, engine, template, run.yaml(), run.checkpoint, groups)
-    job = Job(
-        engine=engine,
-        scheduler=scheduler,
+    return _Built(model, engine, scheduler, Watch(run.training, seen), saver, done_steps, drawn, told)
+
+
+def _job(
+    run: RunConfig,
+    corpus: Manifest,
+    groups: Groups,
+    life: Life,
+    built: _Built,
+    batches: TrainingBatches,
+    metrics: MetricsWriter | None,
+    progress: Progress,
+) -> Job:
+    weights = learned_encoding_weights(built.model)
+    padded = padded_vocabulary(corpus.vocab_size, groups.tensor_size)
+    return Job(
+        engine=built.engine,
+        scheduler=built.scheduler,
         micro_batch=lambda first: batches.micro_batch(first, run.training.micro_batch_size),
         groups=groups,
         training=run.training,
@@ -147,27 +188,17 @@ def _train(run: RunConfig, corpus: Manifest, groups: Groups, start: Start, life:
         metrics=metrics,
         progress=progress,
         is_validation_due=partial(_is_due, run.validation.interval, run.training.steps),
-        validate=_validation(run, corpus, engine.module, groups),
+        validate=validation_of(run, corpus, built.model, groups),
         is_save_due=partial(_is_due, run.checkpoint.interval or run.training.steps, run.training.steps),
-        save=partial(_save, run, corpus, saver, groups, watch),
-        publish=saver.publish,
-        last_checkpoint=partial(_last_checkpoint, saver, start.attempt.root),
-        watch=watch,
+        save=partial(_save, run, corpus, built.saver, groups, built.watch),
+        publish=built.saver.publish,
+        last_checkpoint=partial(_last_checkpoint, built.saver, checkpoints(run)),
+        watch=built.watch,
         stopping=life.stopping,
         came_to=life.came_to,
         encoding_metrics=lambda: encoding_metrics(weights, groups),
-        attention_metrics=lambda: attention_metrics(take_attention_work(model, groups)),
+        attention_metrics=lambda: attention_metrics(take_attention_work(built.model, groups)),
     )
-    try:
-        with saver:
-            loss = train(job, done_steps)
-    finally:
-        if metrics is not None:
-            metrics.close()
-    if writes:
-        start.attempt.end()
-    _conclude(run, life, loss, progress, writes)
-    return loss
 
 
 def _conclude(run: RunConfig, life: Life, loss: float, progress: Progress, writes: bool) -> None:
@@ -199,30 +230,3 @@ def _last_checkpoint(saver: Saver, root: Path) -> Path | None:
 
 def _is_due(interval: int, steps: int, step: int) -> bool:
     return interval > 0 and (step % interval == 0 or step == steps)
-
-
-def _validation(run: RunConfig, corpus: Manifest, model: EncodedGPT, groups: Groups) -> Callable[[int], Metrics]:
-    """Perplexity on held-out text after a step, also written as a result row."""
-    score = scorer(model, groups)
-    folder = Path(run.data.folder)
-    stream, num_bytes = validation_tokens(folder), Tokenizer.load(folder / TOKENIZER).num_bytes
-    place = DataParallel(groups.data_rank, groups.data_size, sum_over_data_ranks(groups))
-
-    def measure(step: int) -> Metrics:
-        measured = validate(
-            score,
-            stream,
-            run.validation,
-            run.training.seq_length,
-            run.evaluation.batch_tokens,
-            data_parallel=place,
-            token_bytes=num_bytes,
-            attention_work=lambda: take_attention_work(model, groups),
-        )
-        facts = facts_of(run, corpus, reached_after(step, run, corpus, groups), groups, model, "validation")
-        if groups.rank == 0:
-            append_rows(run.folder / VALIDATION_FILE, [ResultRow.of(facts, measured, datetime.now(UTC))])
-        found = {"validation_loss": measured.nll, "validation_bits_per_byte": measured.bits_per_byte}
-        return {name: value for name, value in found.items() if value is not None}
-
-    return measure

@@ -7,9 +7,7 @@ from pathlib import Path
 
 from torch import Tensor
 
-from megatron_mep.acting import evaluated_model
 from megatron_mep.checkpoint.files import RUN_FILE, find
-from megatron_mep.checkpoint.load import load_weights
 from megatron_mep.checkpoint.progress import read_progress
 from megatron_mep.checkpoint.resume import check_tokenizer
 from megatron_mep.config.errors import ConfigError, Mistake
@@ -20,9 +18,9 @@ from megatron_mep.data.validation import validation_tokens
 from megatron_mep.evaluation.perplexity import DataParallel
 from megatron_mep.evaluation.rows import append_rows
 from megatron_mep.facts import facts_of
+from megatron_mep.loaded import loaded_model
 from megatron_mep.model.decode import Decoder
 from megatron_mep.model.encoded_gpt import EncodedGPT
-from megatron_mep.model.gpt import build_model
 from megatron_mep.model.in_force import in_force
 from megatron_mep.model.score import sum_over_data_ranks
 from megatron_mep.parallel.environment import Environment
@@ -100,10 +98,7 @@ def _probe(
     groups: Groups,
     came_on: Callable[[], None],
 ) -> None:
-    dtype = dtype_of(run.training.precision)
-    model = build_model(evaluated_model(run, tokenizer), run.parallel, corpus.vocab_size, run.seed, dtype)
-    load_weights(folder, model)
-    model.to(device=groups.device, dtype=dtype).eval()
+    model = loaded_model(run, tokenizer, folder, groups, dtype_of(run.training.precision))
     tells = groups.rank == 0
     if tells:
         print(f"{folder}, trained at {run.training.seq_length}\n{in_force(model)}", flush=True)  # noqa: T201

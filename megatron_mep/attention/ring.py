@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from megatron_mep.attention.hankel import diagonal_sums, first_entry, mask_of
 from megatron_mep.attention.join import join
+from megatron_mep.attention.tile_biases import TileBiases
 from megatron_mep.attention.tiles import Tile
 
 NUM_ROWS = 128
@@ -39,25 +39,6 @@ class Block:
 
 
 @dataclass(frozen=True)
-class Biases:
-    """The biases by distance of all heads, as the vectors `[H, L]` of `hankel`."""
-
-    vector: Tensor
-    num_keys: int
-    """Of the whole sequence."""
-
-    def of(self, tile: Tile) -> Tensor:
-        """`[H, rows, keys]`, rows from the last to the first."""
-        return mask_of(tile, self.vector, self.num_keys)[0]
-
-    def add_gradient(self, whole: Tensor, tile: Tile, grad_scores: Tensor) -> None:
-        """Add what `[B, H, rows, keys]` comes to in the vectors, whose gradient is `whole`."""
-        sums = diagonal_sums(grad_scores.sum(0), tile.on_diagonal)
-        first = first_entry(tile, self.num_keys)
-        whole[:, first : first + sums.size(-1)] += sums
-
-
-@dataclass(frozen=True)
 class Rows:
     """Queries `[B, H, Q, D]`, scaled, and what they have attended to; all in fp32 or wider."""
 
@@ -67,7 +48,7 @@ class Rows:
     logsumexp: Tensor
     """`[B, H, Q]`, -inf before the first block."""
 
-    def attend(self, block: Block, key: Tensor, value: Tensor, biases: Biases) -> None:
+    def attend(self, block: Block, key: Tensor, value: Tensor, biases: TileBiases) -> None:
         """Join the keys `[B, G, K, D]` and values `[B, G, K, E]` of a block to what was attended to."""
         for tile in block.tiles():
             rows, keys = _places(block, tile)
@@ -91,11 +72,11 @@ class Gradients:
     """Of the scaled queries."""
     key: Tensor
     value: Tensor
-    vector: Tensor | None
-    """Of the biases; `None` where these are fixed."""
+    learns: bool
+    """Whether the biases keep theirs."""
 
     def add(
-        self, block: Block, rows: Rows, key: Tensor, value: Tensor, biases: Biases, grad: Tensor, expected: Tensor
+        self, block: Block, rows: Rows, key: Tensor, value: Tensor, biases: TileBiases, grad: Tensor, expected: Tensor
     ) -> None:
         """Add those of a block.
 
@@ -104,7 +85,7 @@ class Gradients:
             rows: What the queries have attended to once all blocks have come.
             key: `[B, G, K, D]`.
             value: `[B, G, K, E]`.
-            biases: Of all distances.
+            biases: Of all pairs.
             grad: That of the output, `[B, H, Q, E]`.
             expected: Its product with the output, `[B, H, Q]`.
         """
@@ -118,8 +99,8 @@ class Gradients:
             of_groups = _grouped(grad_output, v)
             self.value[:, :, keys] += _grouped(probs, v).mT @ of_groups
             grad_scores = _by_head(of_groups @ v.mT, probs).sub_(mean[..., None]).mul_(probs)
-            if self.vector is not None:
-                biases.add_gradient(self.vector, tile, grad_scores)
+            if self.learns:
+                biases.add_gradient(tile, grad_scores)
             scores_of_groups = _grouped(grad_scores, k)
             self.key[:, :, keys] += scores_of_groups.mT @ _grouped(query, k)
             self.query[:, :, at] += _by_head(scores_of_groups @ k, query).flip(2)

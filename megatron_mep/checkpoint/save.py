@@ -22,24 +22,6 @@ if TYPE_CHECKING:
     from deepspeed import DeepSpeedEngine
 
 
-def save_checkpoint(
-    attempt: Attempt,
-    engine: "DeepSpeedEngine",
-    template: Sharded,
-    progress: Progress,
-    run_yaml: str,
-    config: CheckpointConfig,
-    groups: Groups,
-) -> Path:
-    """Takes a checkpoint, as `take_checkpoint` does, writes it and puts it in place; collective over all ranks.
-
-    Returns:
-        The checkpoint's folder, in place and whole. Until then nothing of an older checkpoint is touched.
-    """
-    draft = take_checkpoint(attempt, engine, template, progress, run_yaml, config, groups)
-    return draft.publish(draft.write(groups.rank))
-
-
 def take_checkpoint(
     attempt: Attempt,
     engine: "DeepSpeedEngine",
@@ -60,6 +42,9 @@ def take_checkpoint(
         config: How many of the newest checkpoints stay, whether replicas are compared, and whether training goes on
             before all is written.
         groups: This rank's place.
+
+    Returns:
+        What is to be written and put in place; until then nothing of an older checkpoint is touched.
     """
     if config.compare_replicas:
         refuse_differing_replicas(engine, groups)

@@ -11,7 +11,7 @@ import os
 from collections.abc import Iterable
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, TypeVar
 
 from pydantic import AwareDatetime, Field, ValidationError, model_validator
 
@@ -19,6 +19,8 @@ from megatron_mep.config.base import Config
 from megatron_mep.config.errors import DataError, Mistake
 from megatron_mep.evaluation.config import Protocol
 from megatron_mep.evaluation.plan import Context
+
+Row = TypeVar("Row", bound=Config)
 
 
 class Measurement(Config):
@@ -142,12 +144,17 @@ def append_rows(path: Path, rows: Iterable[Config]) -> None:
 
 
 def read_rows(path: Path) -> list[ResultRow]:
-    """The rows of a results file; all broken lines together are a `DataError` that names file and line."""
-    rows: list[ResultRow] = []
+    """The rows of a results file, as `rows_of_kind` reads them."""
+    return rows_of_kind(path, ResultRow)
+
+
+def rows_of_kind(path: Path, kind: type[Row]) -> list[Row]:
+    """The rows of a file of one kind; all broken lines together are a `DataError` that names file and line."""
+    rows: list[Row] = []
     mistakes: list[Mistake] = []
     for number, line in enumerate(path.read_bytes().splitlines(), start=1):
         try:
-            rows.append(ResultRow.model_validate_json(line))
+            rows.append(kind.model_validate_json(line))
         except ValidationError as error:
             reason = "; ".join(_said(detail["loc"], detail["msg"]) for detail in error.errors(include_url=False))
             rule = f"must be a result row of schema_version 1 ({reason})"

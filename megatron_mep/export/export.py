@@ -8,9 +8,10 @@ from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 
-from megatron_mep.acting import evaluated_model, trained_model
+import torch
+
+from megatron_mep.acting import trained_model
 from megatron_mep.checkpoint.files import RUN_FILE, find
-from megatron_mep.checkpoint.load import load_weights
 from megatron_mep.checkpoint.progress import Progress, read_progress
 from megatron_mep.checkpoint.resume import check_tokenizer
 from megatron_mep.config.errors import DataError, Mistake
@@ -21,8 +22,8 @@ from megatron_mep.export.card import card_of, rows_of
 from megatron_mep.export.certificate import ExportError, certify
 from megatron_mep.export.files import write_model
 from megatron_mep.export.reference import model_cases, tokenizer_cases
+from megatron_mep.loaded import loaded_model
 from megatron_mep.model.encoded_gpt import EncodedGPT
-from megatron_mep.model.gpt import build_model
 from megatron_mep.parallel.environment import Environment
 from megatron_mep.parallel.groups import initialize, shutdown
 from megatron_mep.run import RunConfig, overridden, run_of
@@ -49,9 +50,8 @@ def export(checkpoint: Path, to: Path, overrides: Iterable[str] = ()) -> Path:
     check_tokenizer(reached, tokenizer.sha256, folder)
     groups = initialize(environment, run.parallel, run.seed)
     try:
-        model = build_model(evaluated_model(run, tokenizer), run.parallel, tokenizer.vocab_size, run.seed)
-        load_weights(folder, model)
-        _published(to, run, model.to(groups.device).eval(), tokenizer, folder, reached)
+        model = loaded_model(run, tokenizer, folder, groups, torch.float32)
+        _published(to, run, model, tokenizer, folder, reached)
     finally:
         shutdown()
     return to

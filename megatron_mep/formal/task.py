@@ -1,5 +1,6 @@
 """What a task of length generalisation is: exercises of any length, each a question with one right answer."""
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from random import Random
 from typing import ClassVar
@@ -18,7 +19,7 @@ class Exercise:
     answer: tuple[str, ...]
 
 
-class Task(Config):
+class Task(Config, ABC):
     """Exercises that one rule answers, however long they are."""
 
     source: ClassVar[str]
@@ -27,9 +28,9 @@ class Task(Config):
 
     name: str
 
+    @abstractmethod
     def draw(self, length: int, random: Random) -> Exercise:
         """An exercise of a length of at least 1."""
-        raise NotImplementedError
 
     def asked(self, exercise: Exercise) -> str:
         """The text that an answer is to follow."""

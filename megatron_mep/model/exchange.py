@@ -35,7 +35,9 @@ def attention_backend(
 ) -> Backend:
     """The backend of the layers in which `encoding` acts, on a `cpu` or `cuda`: this machine's device, if not told."""
     if parallel.context > 1 and parallel.context_exchange == "ring":
-        bias = f"{encoding.name}'s bias by distance" if isinstance(encoding, DistanceBias) else "no bias"
+        kinds = {DistanceBias: "distance", PositionBias: "positions"}
+        by = next((told for kind, told in kinds.items() if isinstance(encoding, kind)), None)
+        bias = f"{encoding.name}'s bias by {by}" if by else "no bias"
         reason = f"{bias}: exact, keys and values travel around, memory linear in a rank's part of the sequence"
         return Backend("ring", reason, ring_attention)
     return choose(
@@ -64,9 +66,9 @@ def _ulysses_mistakes(model: ModelConfig, parallel: ParallelConfig) -> Iterator[
 
 def _ring_mistakes(model: ModelConfig) -> Iterator[Mistake]:
     encoding = model.encoding
-    if isinstance(encoding, PositionBias | KeyBias | ScoreMix | PairScores):
-        yield _against("ring", f"serves biases by distance and rotations, and {encoding.name} acts on each pair of a "
-                       "query and a key")  # fmt: skip
+    if isinstance(encoding, KeyBias | ScoreMix | PairScores):
+        yield _against("ring", f"serves rotations and biases by distance or positions, and {encoding.name} reads what "
+                       "a query or a key holds")  # fmt: skip
     if model.attention_epsilon:
         yield Mistake("model.attention_epsilon", model.attention_epsilon, "must be 0 under a ring, which drops no keys",
                       "set parallel.context_exchange to all_gather, or it to 0")  # fmt: skip

@@ -4,7 +4,7 @@ import math
 
 from megatron_mep.attention import chunked, ring
 from megatron_mep.attention.backend import Backend
-from megatron_mep.encodings.base import DistanceBias, Rotation
+from megatron_mep.encodings.base import DistanceBias, PositionBias, Rotation
 from megatron_mep.parallel.config import Exchange
 from megatron_mep.plan.share import Share
 
@@ -79,8 +79,9 @@ class Attention:
         """The bias by distance of the heads that act here, in fp32; `compiled` keeps it as its kernel reads it, too."""
         length = self._share.training.seq_length
         if not acts or not isinstance(self._share.model.encoding, DistanceBias):
-            # a ring adds zeros
-            return WIDE * length if backend.name == "ring" else 0
+            # a ring adds zeros, where no function of positions stands in their place
+            adds_zeros = backend.name == "ring" and not (acts and isinstance(self._share.model.encoding, PositionBias))
+            return WIDE * length if adds_zeros else 0
         of_all = WIDE * self._heads * length
         if backend.name == "compiled":
             return of_all + int(of_all * self._keys_of_calls)

@@ -1,5 +1,6 @@
 """Retrieval tasks: what a base class asks of them, the passkey, and needles in a haystack."""
 
+from abc import ABC, abstractmethod
 from random import Random
 from typing import ClassVar, Literal, Self
 
@@ -11,7 +12,7 @@ from megatron_mep.probes.material import Material, Tokens
 from megatron_mep.probes.sample import Sample
 
 
-class Retrieval(Config):
+class Retrieval(Config, ABC):
     """Questions whose answers stand in a long text."""
 
     source: ClassVar[str]
@@ -25,9 +26,9 @@ class Retrieval(Config):
         """Whether what is asked for stands in one place, which can be chosen."""
         return False
 
+    @abstractmethod
     def draw(self, material: Material, length: int, depth: float | None, random: Random) -> Sample:
         """A sample whose prompt and `max_new_tokens` together have at most `length` tokens; or `UnfitLengthError`."""
-        raise NotImplementedError
 
     @property
     def label(self) -> str:

@@ -1,7 +1,6 @@
 """Rows of probes: how well a checkpoint answers one task at one length and depth, one line of JSON in a file."""
 
 from datetime import datetime
-from pathlib import Path
 from typing import Any, Literal, Self
 
 from pydantic import AwareDatetime, Field
@@ -56,8 +55,3 @@ class ProbeRow(ModelFacts, Answers):
     def of(cls, facts: ModelFacts, answers: Answers, created: datetime) -> Self:
         """The row of a measurement; `created` carries its time zone."""
         return cls(**facts.model_dump(), **answers.model_dump(), created=created)
-
-
-def read_rows(path: Path) -> list[ProbeRow]:
-    """The rows of a file."""
-    return [ProbeRow.model_validate_json(line) for line in path.read_bytes().splitlines()]

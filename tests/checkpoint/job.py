@@ -11,7 +11,7 @@ from megatron_mep.checkpoint.files import find, take_over
 from megatron_mep.checkpoint.load import load_training_state
 from megatron_mep.checkpoint.one_rank import told_by_rank_0
 from megatron_mep.checkpoint.progress import Progress
-from megatron_mep.checkpoint.save import save_checkpoint
+from megatron_mep.checkpoint.save import take_checkpoint
 from megatron_mep.checkpoint.saver import Saver
 from megatron_mep.checkpoint.state import template_of
 from megatron_mep.checkpoint.zero_state import MOMENTS, master_of, moment_of
@@ -131,7 +131,8 @@ class Job:
     def save(self, root: Path, keep: int | None = None) -> Path:
         attempt = told_by_rank_0(lambda: take_over(root))
         config = CheckpointConfig(keep=keep)
-        return save_checkpoint(attempt, self.engine, self.template, self.reached(), RUN_YAML, config, self.here)
+        draft = take_checkpoint(attempt, self.engine, self.template, self.reached(), RUN_YAML, config, self.here)
+        return draft.publish(draft.write(self.here.rank))
 
     def saver(self, root: Path, **checkpoint: Any) -> Saver:
         attempt = told_by_rank_0(lambda: take_over(root))

@@ -10,7 +10,8 @@ import pytest
 from torch import distributed
 
 from megatron_mep import cli
-from megatron_mep.probes.rows import ProbeRow, read_rows
+from megatron_mep.evaluation.rows import rows_of_kind
+from megatron_mep.probes.rows import ProbeRow
 from megatron_mep.run import RunConfig
 from tests.data.toy import corpus
 from tests.end_to_end.job import describe_rank, job, train_on
@@ -46,7 +47,7 @@ def probed(run: RunConfig, to: Path, *overrides: str, world_size: int = 1) -> tu
     command = ["probe", str(run.folder), "--suite", suite, "--to", str(to / "rows.jsonl"), *overrides]
     run_ranks(_probe, world_size, to, command)
     told = (to / "0.txt").read_text(encoding="utf-8")
-    return (read_rows(to / "rows.jsonl") if (to / "rows.jsonl").exists() else []), told
+    return (rows_of_kind(to / "rows.jsonl", ProbeRow) if (to / "rows.jsonl").exists() else []), told
 
 
 def _probe(to: Path, command: Sequence[str]) -> None:

@@ -49,7 +49,7 @@ MODELS: dict[str, dict[str, Any]] = {
     "rpe_3d": {"encoding": {"name": "rpe_3d", "chunk_size": 5, "local_window": 1}},
     "bipe_alibi": {"encoding": {"name": "bipe_alibi", "ends": list(range(0, 300, 7))}},
 }
-OF_PAIRS = {"fire", "shared fire", "fox", "cable", "fox with gains", "cope", "dape", "hirope", "xpos", "rpe_3d",
+OF_PAIRS = {"fox", "cable", "fox with gains", "cope", "dape", "hirope", "xpos", "rpe_3d",
             "bipe_alibi"}  # fmt: skip
 """What a ring refuses."""
 WHOLE_HEADS = {"tape", "dape"}
@@ -186,6 +186,7 @@ def _told() -> None:
         assert f"causal mask, shared by 2 context ranks by {exchange}, " in in_force(built("rope", layout))
     ring = ParallelConfig(context=2, context_exchange="ring")
     assert "by ring, ring attention (mep's bias by distance: exact" in in_force(built("mep", ring))
+    assert "by ring, ring attention (fire's bias by positions: exact" in in_force(built("fire", ring))
     # also for an encoding that only evaluation puts in the place of the run's
     with pytest.raises(ConfigError, match=r"parallel\.context_exchange"):
-        built("fire", ring)
+        built("fox", ring)

@@ -1,5 +1,6 @@
 """Attention around a ring of context ranks, against dense attention to the whole sequence."""
 
+from functools import partial
 from typing import Any
 
 import torch
@@ -56,6 +57,50 @@ def _dense(size: int) -> None:
         for name, each, plain, exact in zip(("output", *NAMES), actual, found[torch.float32], found[torch.float64],
                                             strict=True):  # fmt: skip
             assert_within_budget(each, plain, exact, f"{name} of {length} tokens")
+
+
+def position_bias(query_position: Tensor, key_position: Tensor, slope: Tensor, power: Tensor) -> Tensor:
+    """A bias `[H, Q, K]` of both positions, whose weights all heads or each head have."""
+    ratio = (query_position[:, None] - key_position).clamp(min=0) / (query_position[:, None] + 1)
+    return -slope[:, None, None] * (ratio + 0.5) ** power
+
+
+def dense_with_positions(query: Tensor, key: Tensor, value: Tensor, slope: Tensor, power: Tensor) -> Tensor:
+    position = torch.arange(query.size(2), dtype=query.dtype)
+    key, value = (each.repeat_interleave(HEADS // each.size(1), 1) for each in (key, value))
+    scores = SCALE * query @ key.mT + position_bias(position, position, slope, power)
+    return scores.masked_fill(position > position[:, None], -torch.inf).softmax(-1) @ value
+
+
+def test_a_bias_by_positions_and_its_weights_are_those_of_dense_attention():
+    for size in (2, 4):
+        run(_positions, size, size)
+
+
+def _positions(size: int) -> None:
+    context = Context(joined(context=size).context_group)
+    for length, num_groups in ((2 * size * 150, 2), (2 * size * 3, 1)):
+        weigh = torch.randn(SAMPLES, HEADS, length, SIZE, generator=torch.Generator().manual_seed(1))
+        found: dict[torch.dtype, list[Tensor]] = {}
+        for dtype in (torch.float32, torch.float64):
+            leaves = [*leaves_of(length, num_groups, None, dtype)[:3], *weights_of(dtype)]
+            output = dense_with_positions(*leaves)
+            found[dtype] = [context.own(output.detach(), 2), *gradients(output, weigh.to(dtype), leaves)]
+        leaves = leaves_of(length, num_groups, None, torch.float32)[:3]
+        slope, power = weights_of(torch.float32)
+        bias = partial(position_bias, slope=slope, power=power)
+        output = ring_attention(*(context.own(leaf, 2) for leaf in leaves), bias, scale=SCALE, context=context)
+        ours = gradients(output, context.own(weigh, 2), [*leaves, slope, power])
+        for gradient in ours:
+            torch.distributed.all_reduce(gradient, group=context.group)
+        names = ("output", "query", "key", "value", "slope", "power")
+        for name, each, plain, exact in zip(names, [output.detach(), *ours], found[torch.float32],
+                                            found[torch.float64], strict=True):  # fmt: skip
+            assert_within_budget(each, plain, exact, f"{name} of {length} tokens")
+
+
+def weights_of(dtype: torch.dtype) -> list[Tensor]:
+    return [torch.tensor(values, dtype=dtype).requires_grad_() for values in ([0.5, 1.0, 2.0, 4.0], [0.75])]
 
 
 def test_without_a_bias_it_is_plain_attention_also_in_bf16():

@@ -69,11 +69,6 @@ def exchanged(exchange: str) -> dict[str, Any]:
     return CONTEXT | {"context_exchange": exchange}
 
 
-def served(exchange: str) -> tuple[str, ...]:
-    """No ring serves FIRE."""
-    return tuple(name for name in COMPARED if (exchange, name) != ("ring", "fire"))
-
-
 LAYOUTS = (
     Layout(TENSOR, models=COMPARED, is_quick=True),
     Layout(STAGES, models=COMPARED, is_quick=True),
@@ -88,10 +83,10 @@ LAYOUTS = (
     Layout(TENSOR | STAGES, models=COMPARED),
     Layout(CONTEXT | STAGES, models=("randomized", "tied", "shared", "carried")),
     Layout(STAGES, data=2, models=("learned mep", "tied", "shared")),
-    *(Layout({"context": ranks, "context_exchange": exchange}, models=served(exchange))
+    *(Layout({"context": ranks, "context_exchange": exchange}, models=COMPARED)
       for exchange in EXCHANGES for ranks in (2, 4)),
-    *(Layout(TENSOR | exchanged(exchange), models=served(exchange)) for exchange in EXCHANGES),
-    *(Layout(TENSOR | exchanged(exchange) | STAGES, models=served(exchange)) for exchange in EXCHANGES),
+    *(Layout(TENSOR | exchanged(exchange), models=COMPARED) for exchange in EXCHANGES),
+    *(Layout(TENSOR | exchanged(exchange) | STAGES, models=COMPARED) for exchange in EXCHANGES),
     *(Layout(data=2, zero_stage=stage, models=COMPARED) for stage in range(4)),
     *(Layout(TENSOR, data=2, zero_stage=stage, models=COMPARED) for stage in range(4)),
     *(Layout(exchanged(exchange), data=2, zero_stage=stage) for exchange in EXCHANGES for stage in range(4)),
