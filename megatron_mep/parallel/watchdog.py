@@ -70,7 +70,7 @@ class Watchdog:
     @classmethod
     def of_job(
         cls, rank: int, world_size: int, job: JobConfig, run: Path, on_end: Callable[[str], None] | None = None
-    ) -> "Watchdog":
+    ) -> Self:
         """That of the processes of the default group, for the run whose folder is `run`."""
         return cls(_get_default_store(), rank, world_size, job.hang_s, run / STACKS, on_end or _ignore)
 

@@ -4,6 +4,7 @@ import signal
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from unittest.mock import patch
 
 import pytest
@@ -20,10 +21,27 @@ LIMIT_S = 2.0
 LONG_S = 25.0
 
 
-def watched(folder: Path, limit_s: float = LIMIT_S) -> Watchdog:
+class Counted(Watchdog):
+    """Counts how often its thread has looked."""
+
+    looks = 0
+
+    def _hang(self) -> str | None:
+        self.looks += 1
+        return super()._hang()
+
+    def wait_for_a_look(self) -> None:
+        """Until one has begun and ended from here on."""
+        wanted, until_s = self.looks + 2, time.monotonic() + LONG_S
+        while self.looks < wanted:
+            assert time.monotonic() < until_s, "its thread does not look"
+            time.sleep(0.005)
+
+
+def watched(folder: Path, limit_s: float = LIMIT_S) -> Counted:
     rank = distributed.get_rank()
     job = JobConfig(hang_minutes=limit_s / 60)
-    return Watchdog.of_job(rank, distributed.get_world_size(), job, folder, (folder / f"told_{rank}").write_text)
+    return Counted.of_job(rank, distributed.get_world_size(), job, folder, (folder / f"told_{rank}").write_text)
 
 
 def sleep_at_home() -> None:
@@ -57,8 +75,8 @@ def test_a_process_in_which_no_other_thread_can_run_is_ended_too(tmp_path: Path,
 
 
 def _holds(folder: Path):
-    with patch.object(watchdog, "SILENT_S", 0.5), watched(folder, limit_s=0.5):
-        time.sleep(0.3)
+    with patch.object(watchdog, "SILENT_S", 0.5), watched(folder, limit_s=0.5) as dog:
+        dog.wait_for_a_look()
         # calls by way of this class keep the interpreter's lock
         ctypes.PyDLL(None).usleep(int(LONG_S * 1e6))
 
@@ -69,11 +87,14 @@ def test_ranks_that_come_on_are_left_alone(tmp_path: Path):
 
 
 def _comes_on(folder: Path):
-    for _ in range(2):
-        with watched(folder, limit_s=0.5) as dog:
-            for _ in range(8):
-                time.sleep(0.1)
-                dog.tick()
+    clock = SimpleNamespace(now=0.0, monotonic=lambda: clock.now, sleep=time.sleep)
+    with patch.object(watchdog, "time", clock), patch.object(watchdog, "POLL_S", 0.01):
+        for _ in range(2):
+            with watched(folder) as dog:
+                for _ in range(4):
+                    clock.now += 0.9 * LIMIT_S
+                    dog.wait_for_a_look()
+                    dog.tick()
 
 
 def test_the_others_tell_which_rank_was_killed(tmp_path: Path, capfd: pytest.CaptureFixture[str]):
