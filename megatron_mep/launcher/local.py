@@ -1,4 +1,4 @@
-"""Ranks on this machine, through the deepspeed launcher."""
+"""Ranks on this machine: several of them through the deepspeed launcher, one without."""
 
 import os
 import subprocess
@@ -14,6 +14,8 @@ def local_command(ranks: int, run: str, overrides: list[str]) -> list[str]:
 def ranks_command(ranks: int, arguments: list[str]) -> list[str]:
     """What starts so many ranks of a `mep` command."""
     # as a module: its script may not be on the path
+    if ranks == 1:
+        return [sys.executable, "-m", "megatron_mep", *arguments]
     launcher = [sys.executable, "-m", "deepspeed.launcher.runner", "--num_gpus", str(ranks), "--no_local_rank"]
     return [*launcher, "--log_level", "warning", "--module", "megatron_mep", *arguments]
 

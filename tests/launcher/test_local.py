@@ -12,6 +12,10 @@ def test_ranks_are_started_by_deepspeed():
     assert "--no_local_rank" in command
 
 
+def test_one_rank_needs_no_launcher():
+    assert local_command(1, "my_run.yaml", []) == [sys.executable, "-m", "megatron_mep", "train", "my_run.yaml"]
+
+
 def test_ranks_share_the_cores():
     assert local_environment({}, ranks=4, cores=8)["OMP_NUM_THREADS"] == "2"
     assert local_environment({}, ranks=4, cores=2)["OMP_NUM_THREADS"] == "1"

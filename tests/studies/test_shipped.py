@@ -27,7 +27,7 @@ def test_encodings_are_compared_at_32_times_their_training_length():
     found = study("encodings")
     names = {arm.run.model.encoding.name for arm in found.arms}
     wanted = {"mep", "alibi", "kerple_log", "kerple_power", "sandwich", "fire", "t5", "rope", "nope", "cable", "fox"}
-    assert wanted | {"hope", "bipe_alibi", "bipe_rope"} == names
+    assert wanted | {"hope", "bipe_rope"} == names
     assert len(found.config.encodings) >= 12
     assert len(found.config.seeds) == 2
     for arm in found.arms:
@@ -38,4 +38,4 @@ def test_the_width_of_the_gaussian_is_swept():
     encodings = [arm.run.model.encoding for arm in study("gaussian_width").arms]
     widths = [each.kernels[1].width for each in encodings if isinstance(each, Mep)]
     assert sorted(set(widths)) == [1, 4, 8, 16, 32]
-    assert [encodings[1], encodings[1].name] == [Mep(), "mep"], "1 is the default"
+    assert [encodings[0], encodings[0].name] == [Mep(), "mep"], "1 is the default"
