@@ -12,6 +12,7 @@ from megatron_mep.encodings.base import DistanceBias
 from megatron_mep.model.balance import balanced, largest_score_at_unit_rms, tensor_imbalance
 from megatron_mep.model.count import flops_per_token, num_parameters, padded_vocabulary
 from megatron_mep.model.exchange import attention_backend
+from megatron_mep.model.stage import Stage
 from megatron_mep.parallel.environment import Environment
 from megatron_mep.preflight import evaluation_mistakes, preflight, training_plan, vocabulary_of
 from megatron_mep.rules import batches_fit
@@ -76,10 +77,7 @@ def _layout_facts(run: RunConfig, ranks: int) -> Iterator[tuple[str, str]]:
         share = training.seq_length // parallel.context
         yield "tokens per rank", f"{share:,} of each sequence's {training.seq_length:,}, in 2 chunks"
     if pipeline:
-        waiting = parallel.pipeline - 1
-        told = f"{parallel.pipeline} stages of {run.model.num_layers // parallel.pipeline} layers by 1F1B"
-        bubble = f"{waiting}/({micro_batches}+{waiting}) = {waiting / (micro_batches + waiting):.1%}"
-        yield "pipeline", f"{told}, which wait for (p-1)/(m+p-1) = {bubble} of a step"
+        yield "pipeline", Stage.of(parallel).told(run.model.num_layers, micro_batches)
     yield "heads per rank", f"{run.model.num_attention_heads // parallel.tensor} of {run.model.num_attention_heads}"
     yield "batch", f"{micro_batches} micro-batches of {training.micro_batch_size} on each data-parallel rank"
     yield "training tokens", f"{tokens:,} in {training.steps:,} steps"

@@ -7,8 +7,8 @@ from megatron_mep.checkpoint.progress import Progress
 from megatron_mep.data.manifest import Manifest
 from megatron_mep.evaluation.rows import ModelFacts
 from megatron_mep.model.count import num_parameters, padded_vocabulary
-from megatron_mep.model.encoded_gpt import EncodedGPT
 from megatron_mep.model.in_force import backends_in_force
+from megatron_mep.model.interleaved import StageModel
 from megatron_mep.parallel.groups import Groups
 from megatron_mep.run import RunConfig
 
@@ -34,7 +34,7 @@ def facts_of(
     corpus: Manifest,
     reached: Progress,
     groups: Groups,
-    model: EncodedGPT,
+    model: StageModel,
     purpose: Literal["evaluation", "validation"],
     checkpoint: str | None = None,
 ) -> ModelFacts:

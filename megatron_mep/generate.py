@@ -24,7 +24,7 @@ from megatron_mep.generation.continuation import Continuation, Read, continued
 from megatron_mep.generation.prompts import Prompt, read_prompts
 from megatron_mep.generation.rows import GenerationFacts, GenerationRow
 from megatron_mep.generation.text import TextStream
-from megatron_mep.loaded import loaded_model
+from megatron_mep.loaded import loaded_whole
 from megatron_mep.model.attention_work import take_attention_work
 from megatron_mep.model.decode import Decoder, cache_bytes
 from megatron_mep.model.encoded_gpt import EncodedGPT
@@ -49,7 +49,7 @@ def generate(
     """
     folder = find(checkpoint)
     # a single token divides neither over the tensor ranks nor over context ranks, and stages would wait for each other
-    alone = ["parallel.sequence=false", "parallel.context=1", "parallel.pipeline=1"]
+    alone = ["parallel.sequence=false", "parallel.context=1", "parallel.pipeline=1", "parallel.virtual_pipeline=1"]
     run = overridden(run_of(load_tree(folder / RUN_FILE)), [*alone, *overrides])
     environment = Environment.discover(os.environ)
     mistakes = list(_layout_mistakes(run, environment.world_size))
@@ -61,7 +61,7 @@ def generate(
     groups = initialize(environment, run.parallel, run.seed)
     try:
         prompts = _of_first_rank(lambda: read_prompts(texts, files, lambda text: tokenizer.encode([text])[0].tolist()))
-        model = loaded_model(run, tokenizer, folder, groups, dtype_of(run.training.precision))
+        model = loaded_whole(run, tokenizer, folder, groups, dtype_of(run.training.precision))
         facts = _facts_of(run, folder, reached, model)
         told = _Teller(groups.rank == 0)
         told.say(f"{folder}, trained at {run.training.seq_length}\n{in_force(model)}")

@@ -9,7 +9,7 @@ from megatron_mep.encodings.base import ScoreMix
 from megatron_mep.encodings.carried import Carried
 from megatron_mep.model.count import VOCABULARY_MULTIPLE
 from megatron_mep.model.exchange import exchange_mistakes
-from megatron_mep.model.stage import layers_of, lender
+from megatron_mep.model.stage import Stage, lender
 
 if TYPE_CHECKING:
     from megatron_mep.run import RunConfig
@@ -58,6 +58,15 @@ def stages_divide_the_layers(run: "RunConfig") -> Iterator[Mistake]:
                       f"try {nearest(stages, divisors(layers))}")  # fmt: skip
 
 
+def chunks_divide_the_layers(run: "RunConfig") -> Iterator[Mistake]:
+    """Every chunk of a pipeline stage has as many layers."""
+    layers, stages, chunks = run.model.num_layers, run.parallel.pipeline, run.parallel.virtual_pipeline
+    if layers % stages == 0 and layers // stages % chunks:
+        yield Mistake("parallel.virtual_pipeline", chunks,
+                      f"must divide the {layers // stages} layers of each of parallel.pipeline={stages} stages",
+                      f"try {nearest(chunks, divisors(layers // stages))}")  # fmt: skip
+
+
 def stages_keep_their_gradients(run: "RunConfig") -> Iterator[Mistake]:
     """ZeRO leaves gradients where they are until all micro-batches are through the stages."""
     stages, stage = run.parallel.pipeline, run.training.zero_stage
@@ -65,21 +74,26 @@ def stages_keep_their_gradients(run: "RunConfig") -> Iterator[Mistake]:
         why = ("lets gradients be computed by its own backward pass alone" if stage == 0
                else "takes gradients apart in the midst of a schedule")  # fmt: skip
         yield Mistake("training.zero_stage", stage, f"must be 1 under parallel.pipeline={stages}: ZeRO-{stage} {why}",
-                      "set training.zero_stage to 1, or parallel.pipeline to 1")  # fmt: skip
+                      f"set training.zero_stage to 1, or {_undivided(run)} to 1")  # fmt: skip
 
 
 def stages_share_an_encoding(run: "RunConfig") -> Iterator[Mistake]:
     """Every stage has a layer that uses the weights which all layers share."""
-    first, stages = lender(run.model), run.parallel.pipeline
-    if first is None or stages == 1 or run.model.num_layers % stages:
+    first, stages, chunks = lender(run.model), run.parallel.pipeline, run.parallel.virtual_pipeline
+    if first is None or stages == 1 or run.model.num_layers % (stages * chunks):
         return
     bare = set(run.model.nope_layers)
-    idle = [stage for stage in range(stages) if bare.issuperset(layers_of(run.model, stage, stages))]
+    idle = [rank for rank in range(stages) if bare.issuperset(Stage.of(run.parallel, rank).layers(run.model))]
     if idle:
         yield Mistake("model.nope_layers", list(run.model.nope_layers),
                       f"leaves pipeline stage {idle[0]} no layer of {run.model.encoding.name}, whose weights all "
                       "layers share", "leave one of its layers out, set model.encoding.shared_by_layers to false, or "
-                      "parallel.pipeline to 1")  # fmt: skip
+                      f"{_undivided(run)} to 1")  # fmt: skip
+
+
+def _undivided(run: "RunConfig") -> str:
+    """The keys that divide the layers."""
+    return "parallel.pipeline" + (" and parallel.virtual_pipeline" if run.parallel.virtual_pipeline > 1 else "")
 
 
 def mixed_heads_are_on_one_rank(run: "RunConfig") -> Iterator[Mistake]:

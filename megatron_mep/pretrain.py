@@ -25,9 +25,9 @@ from megatron_mep.facts import reached_after
 from megatron_mep.fingerprints import fingerprint_order, fingerprint_weights, write_fingerprints
 from megatron_mep.model.attention_work import take_attention_work
 from megatron_mep.model.count import flops_per_token, padded_vocabulary
-from megatron_mep.model.encoded_gpt import EncodedGPT
 from megatron_mep.model.gpt import build_model
 from megatron_mep.model.in_force import in_force, learned_encoding_weights
+from megatron_mep.model.interleaved import StageModel
 from megatron_mep.parallel.environment import Environment
 from megatron_mep.parallel.groups import Groups, initialize, seed_streams, shutdown
 from megatron_mep.parallel.seeds import Purpose, seed_for
@@ -94,7 +94,7 @@ def _finished_before(run: RunConfig, reached: Reached, attempt: Attempt, life: L
 class _Built:
     """What is trained, where the run starts."""
 
-    model: EncodedGPT
+    model: StageModel
     engine: "DeepSpeedEngine"
     scheduler: OptimizerParamScheduler
     watch: Watch
@@ -188,7 +188,7 @@ def _job(
         metrics=metrics,
         progress=progress,
         is_validation_due=partial(_is_due, run.validation.interval, run.training.steps),
-        validate=validation_of(run, corpus, built.model, groups),
+        validate=validation_of(run, corpus, built.model, groups, metrics),
         is_save_due=partial(_is_due, run.checkpoint.interval or run.training.steps, run.training.steps),
         save=partial(_save, run, corpus, built.saver, groups, built.watch),
         publish=built.saver.publish,

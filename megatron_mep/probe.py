@@ -1,7 +1,7 @@
 """A probe, composed: a checkpoint is loaded, asked questions with known answers by length, and the rows are written."""
 
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -18,7 +18,7 @@ from megatron_mep.data.validation import validation_tokens
 from megatron_mep.evaluation.perplexity import DataParallel
 from megatron_mep.evaluation.rows import append_rows
 from megatron_mep.facts import facts_of
-from megatron_mep.loaded import loaded_model
+from megatron_mep.loaded import loaded_whole
 from megatron_mep.model.decode import Decoder
 from megatron_mep.model.encoded_gpt import EncodedGPT
 from megatron_mep.model.in_force import in_force
@@ -33,9 +33,9 @@ from megatron_mep.probes.scoring import Open, Read
 from megatron_mep.probes.sets import Cache, SampleSet, sets_of
 from megatron_mep.run import RunConfig, run_of
 from megatron_mep.training.precision import dtype_of
+from megatron_mep.undivided import UNDIVIDED, undivided_mistakes
 
-ALONE = ("parallel.sequence=false", "parallel.context=1", "parallel.pipeline=1")
-"""A single token divides neither over the tensor ranks nor over context ranks, and stages would wait for each other."""
+WHY_UNDIVIDED = "answers are read and written token by token"
 
 
 def probe(checkpoint: Path, overrides: Iterable[str] = (), suite: Path | None = None, to: Path | None = None) -> Path:
@@ -47,7 +47,7 @@ def probe(checkpoint: Path, overrides: Iterable[str] = (), suite: Path | None = 
     run = _run(folder, overrides, suite)
     environment = Environment.discover(os.environ)
     run.parallel.data(environment.world_size)
-    mistakes = list(_layout_mistakes(run))
+    mistakes = list(undivided_mistakes(run, WHY_UNDIVIDED))
     if mistakes:
         raise ConfigError(mistakes)
     corpus = Manifest.load(Path(run.data.folder))
@@ -77,15 +77,7 @@ def _run(folder: Path, overrides: Iterable[str], suite: Path | None) -> RunConfi
             rule = "is no section of a suite, which holds probes alone"
             raise ConfigError(Mistake(f"{suite}: {key}", None, rule, "leave it out") for key in beside)
         tree = merge(tree, stated)
-    return run_of(apply_overrides(tree, [*ALONE, *overrides]))
-
-
-def _layout_mistakes(run: RunConfig) -> Iterator[Mistake]:
-    for key, stated in (("context", run.parallel.context > 1), ("pipeline", run.parallel.pipeline > 1),
-                        ("sequence", run.parallel.sequence)):  # fmt: skip
-        if stated:
-            yield Mistake(f"parallel.{key}", getattr(run.parallel, key), "cannot be used here: answers are read and "
-                          "written token by token", "leave it out")  # fmt: skip
+    return run_of(apply_overrides(tree, [*UNDIVIDED, *overrides]))
 
 
 def _probe(
@@ -98,7 +90,7 @@ def _probe(
     groups: Groups,
     came_on: Callable[[], None],
 ) -> None:
-    model = loaded_model(run, tokenizer, folder, groups, dtype_of(run.training.precision))
+    model = loaded_whole(run, tokenizer, folder, groups, dtype_of(run.training.precision))
     tells = groups.rank == 0
     if tells:
         print(f"{folder}, trained at {run.training.seq_length}\n{in_force(model)}", flush=True)  # noqa: T201

@@ -14,6 +14,7 @@ from megatron_mep.encodings.placement import Embedded
 from megatron_mep.encodings.randomized import Randomized
 from megatron_mep.extrapolation import extrapolated
 from megatron_mep.layout_rules import (
+    chunks_divide_the_layers,
     exchange_serves_the_model,
     mixed_heads_are_on_one_rank,
     ranks_divide_the_sequence,
@@ -192,8 +193,10 @@ RULES = (
     Rule(("training.seq_length", "parallel.tensor", "parallel.sequence", "parallel.context"),
          ranks_divide_the_sequence),
     Rule(("parallel.pipeline", "model.num_layers"), stages_divide_the_layers),
+    Rule(("parallel.pipeline", "parallel.virtual_pipeline", "model.num_layers"), chunks_divide_the_layers),
     Rule(("parallel.pipeline", "training.zero_stage"), stages_keep_their_gradients),
-    Rule(("parallel.pipeline", "model.nope_layers", "model.encoding", "model.num_layers"), stages_share_an_encoding),
+    Rule(("parallel.pipeline", "parallel.virtual_pipeline", "model.nope_layers", "model.encoding", "model.num_layers"),
+         stages_share_an_encoding),
     Rule(("parallel", "model.encoding", "model.num_attention_heads", "model.attention_epsilon",
           "model.attention_dropout", "model.attention_backend"), exchange_serves_the_model),
     Rule(("training.micro_batch_size", "training.global_batch_size"), _micro_batches_fill_the_global_batch),
@@ -225,16 +228,21 @@ def broken_rules(run: "RunConfig", wrong_keys: tuple[str, ...] = ()) -> list[Mis
 
 def batches_fit(run: "RunConfig", world_size: int) -> list[Mistake]:
     """The mistakes between a run and the number of ranks it was started on."""
-    training = run.training
+    training, parallel = run.training, run.parallel
     try:
-        data = run.parallel.data(world_size)
+        data = parallel.data(world_size)
     except ConfigError as error:
         return list(error.mistakes)
-    if training.global_batch_size % (training.micro_batch_size * data):
-        step = training.micro_batch_size * data
-        return [Mistake("training.global_batch_size", training.global_batch_size,
-                        f"must be a multiple of micro_batch_size={training.micro_batch_size} times the {data} "
-                        "data-parallel ranks", f"try {-(-training.global_batch_size // step) * step}")]  # fmt: skip
+    step = training.micro_batch_size * data
+    told = f"micro_batch_size={training.micro_batch_size} times the {data} data-parallel ranks"
+    remedy = ""
+    if parallel.virtual_pipeline > 1:
+        step *= parallel.pipeline
+        told += f" times parallel.pipeline={parallel.pipeline}, by which interleaved stages take micro-batches in turn"
+        remedy = ", or set parallel.virtual_pipeline to 1"
+    if training.global_batch_size % step:
+        return [Mistake("training.global_batch_size", training.global_batch_size, f"must be a multiple of {told}",
+                        f"try {-(-training.global_batch_size // step) * step}{remedy}")]  # fmt: skip
     return []
 
 

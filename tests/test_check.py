@@ -34,7 +34,8 @@ def test_stages_are_told_with_what_they_wait_for():
     assert re.search(r"^world size +8 = tensor 2 x pipeline 2 x data 2$", told, re.MULTILINE)
     line = re.search(r"^pipeline +(.*)$", told, re.MULTILINE)
     assert line is not None
-    assert line[1] == "2 stages of 2 layers by 1F1B, which wait for (p-1)/(m+p-1) = 1/(3+1) = 25.0% of a step"
+    waits = "wait for (p-1)/(vm+p-1) = 25.0% of a step (p=2, v=1, m=3)"
+    assert line[1] == f"2 stages of 2 layers by 1F1B, which {waits}"
 
 
 def test_idle_tensor_ranks_are_told_with_the_order_that_evens_them():

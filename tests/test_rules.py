@@ -91,6 +91,10 @@ CASES = (
     Case("stages_divide_the_layers", "parallel.pipeline",
          {"model": {"num_layers": 6}, "parallel": {"pipeline": 4}},
          {"model": {"num_layers": 6}, "parallel": {"pipeline": 3}}, sets("parallel.pipeline")),
+    Case("chunks_divide_the_layers", "parallel.virtual_pipeline",
+         {"model": {"num_layers": 12}, "parallel": {"pipeline": 2, "virtual_pipeline": 4}},
+         {"model": {"num_layers": 12}, "parallel": {"pipeline": 2, "virtual_pipeline": 3}},
+         sets("parallel.virtual_pipeline")),
     *(Case("stages_keep_their_gradients", "training.zero_stage",
            {"training": {"zero_stage": stage, "precision": "fp32"}, "model": {"num_layers": 2},
             "parallel": {"pipeline": 2}},
@@ -100,6 +104,11 @@ CASES = (
          {"model": SHARED | {"nope_layers": [1, 2]}, "parallel": {"pipeline": 2}},
          {"model": SHARED | {"nope_layers": [1, 3]}, "parallel": {"pipeline": 2}},
          lambda remedy: "parallel.pipeline=1" if "parallel.pipeline to 1" in remedy else ""),
+    # interleaved, each stage has every second layer
+    Case("stages_share_an_encoding", "model.nope_layers",
+         {"model": SHARED | {"nope_layers": [1, 3]}, "parallel": {"pipeline": 2, "virtual_pipeline": 2}},
+         {"model": SHARED | {"nope_layers": [1, 2]}, "parallel": {"pipeline": 2, "virtual_pipeline": 2}},
+         lambda remedy: "model.encoding.shared_by_layers=false" if "shared_by_layers to false" in remedy else ""),
     Case("exchange_serves_the_model", "parallel.context",
          {"parallel": ULYSSES | {"tensor": 2, "context": 4}}, {"parallel": ULYSSES | {"tensor": 2}}, as_told),
     Case("exchange_serves_the_model", "parallel.context_exchange",
@@ -266,6 +275,16 @@ def test_more_heads_than_width_are_told_without_a_traceback() -> None:
         ({"training": {"global_batch_size": 6}}, 4, "training.global_batch_size", "try 8"),
         ({"training": {"global_batch_size": 6, "micro_batch_size": 2}}, 2, "training.global_batch_size", "try 8"),
         ({"training": {"global_batch_size": 6}, "parallel": {"tensor": 4}}, 16, "training.global_batch_size", "try 8"),
+        (
+            {
+                "training": {"global_batch_size": 6},
+                "model": {"num_layers": 4},
+                "parallel": {"pipeline": 2, "virtual_pipeline": 2},
+            },
+            4,
+            "training.global_batch_size",
+            "try 8, or set parallel.virtual_pipeline to 1",
+        ),
     ],
 )
 def test_a_batch_that_the_ranks_cannot_share_is_told(changes: Tree, world_size: int, key: str, remedy: str) -> None:

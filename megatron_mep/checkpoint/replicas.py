@@ -18,6 +18,8 @@ from megatron_mep.parallel.groups import Groups
 if TYPE_CHECKING:
     from deepspeed import DeepSpeedEngine
 
+    from megatron_mep.model.interleaved import StageModel
+
 Fingerprints = dict[str, bytes]
 """Hashes of tensors by their names."""
 REMEDY = (
@@ -53,13 +55,14 @@ def fingerprint(tensor: Tensor) -> bytes:
     return digest.digest()
 
 
-def _weights_of(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
+def _weights_of(model: "StageModel") -> Iterator[tuple[str, nn.Parameter]]:
     """The weights of this stage, by the names that they have where one rank holds all layers."""
     layers = "decoder.layers."
-    before = model.decoder.layers[0].layer_number - 1  # type: ignore[union-attr, index]
-    for name, parameter in model.named_parameters():
-        number, _, rest = name.removeprefix(layers).partition(".")
-        yield f"{layers}{before + int(number)}.{rest}" if name.startswith(layers) else name, parameter
+    for chunk in model.chunks:
+        before = chunk.decoder.layers[0].layer_number - 1
+        for name, parameter in chunk.named_parameters():
+            number, _, rest = name.removeprefix(layers).partition(".")
+            yield f"{layers}{before + int(number)}.{rest}" if name.startswith(layers) else name, parameter
 
 
 def _working_part(parameter: nn.Parameter) -> Tensor:

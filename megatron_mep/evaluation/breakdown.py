@@ -33,13 +33,11 @@ def by_document(scored: Scored, document_ends: NDArray[np.integer] | None) -> di
 
 
 def by_position(plan: Plan, scored: Scored) -> dict[str, Any]:
-    """The fields of a row that speak of positions in a window; none where its protocol does not."""
-    if plan.position_bins is None:
+    """The fields of a row that speak of positions in a window; none where its plan does not."""
+    if plan.position_ends is None:
         return {}
-    bins = min(plan.position_bins, plan.window)
-    ends = np.arange(1, bins + 1) * plan.window // bins
-    of_range = np.searchsorted(ends, plan.contexts)
+    of_range, bins = np.searchsorted(plan.position_ends, plan.contexts), len(plan.position_ends)
     # a loss that is not finite spoils its own range alone
     sums, counts = np.bincount(of_range, weights=scored.nll, minlength=bins), np.bincount(of_range, minlength=bins)
     means = [float(mean) if np.isfinite(mean) else None for mean in sums / counts]
-    return {"position_ends": tuple(ends.tolist()), "position_nll": tuple(means)}
+    return {"position_ends": plan.position_ends, "position_nll": tuple(means)}

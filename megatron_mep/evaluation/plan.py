@@ -49,8 +49,8 @@ class Plan:
     num_scored: Positions
     """How many labels at the end of each window are scored, `[windows]`."""
     last_k: int | None = None
-    position_bins: int | None = None
-    """Into how many ranges positions in a window are divided at most; `None` where nobody asks for losses by it."""
+    position_ends: tuple[int, ...] | None = None
+    """The last position in a window, from 1, of each range that has a loss of its own; `None` where none has."""
 
     @property
     def num_inputs(self) -> int:
@@ -95,11 +95,14 @@ def plans(evaluation: ResolvedEvaluation, num_stream_tokens: int) -> list[Plan]:
 
 
 def validation_plan(config: ValidationConfig, train_length: int, num_stream_tokens: int) -> Plan:
-    """The plan of a validation during training; a stream that is too short is a `ConfigError`."""
+    """The plan of a validation during training: blocks, by position in ranges of doubling length besides.
+
+    A stream that is too short is a `ConfigError`.
+    """
     tokens = config.tokens_for(train_length)
     if tokens >= num_stream_tokens:
         raise ConfigError(_too_few_for_blocks("validation.tokens", tokens, (train_length,), num_stream_tokens))
-    return blocks(train_length, tokens)
+    return replace(blocks(train_length, tokens), position_ends=doubling_ends(train_length))
 
 
 def blocks(length: int, tokens: int) -> Plan:
@@ -111,7 +114,18 @@ def blocks(length: int, tokens: int) -> Plan:
 
 def per_position(length: int, tokens: int, bins: int) -> Plan:
     """The windows of `blocks`, with losses by position."""
-    return replace(blocks(length, tokens), protocol="per-position", position_bins=bins)
+    return replace(blocks(length, tokens), protocol="per-position", position_ends=even_ends(length, bins))
+
+
+def even_ends(length: int, bins: int) -> tuple[int, ...]:
+    """The last of each range of positions 1 ... `length`, which `bins` ranges of like length share, or one each."""
+    bins = min(bins, length)
+    return tuple(number * length // bins for number in range(1, bins + 1))
+
+
+def doubling_ends(length: int) -> tuple[int, ...]:
+    """The same of ranges that end at 1, 2, 4, 8 ... and at `length`: a loss falls with the logarithm of its context."""
+    return (*(2**power for power in range((length - 1).bit_length())), length)
 
 
 def sliding(length: int, tokens: int, stride: int) -> Plan:

@@ -26,7 +26,7 @@ def rows_of(path: Path, facts: ModelFacts, since: datetime) -> list[ResultRow]:
 
 def is_among(rows: Iterable[ResultRow], plan: Plan, stream: Stream) -> bool:
     """Whether one of the rows scored the very tokens of a plan in the way that it does."""
-    alike = [row for row in rows if _way(row) == _way(plan) and len(row.position_ends or ()) == _num_bins(plan)]
+    alike = [row for row in rows if _way(row) == _way(plan)]
     return bool(alike) and any(row.scored_hash == _hash(plan, stream) for row in alike)
 
 
@@ -43,11 +43,7 @@ def _facts(of: ModelFacts) -> dict[str, object]:
 
 
 def _way(of: Plan | ResultRow) -> tuple[object, ...]:
-    return of.protocol, of.length, of.context, of.window, of.stride, of.last_k
-
-
-def _num_bins(plan: Plan) -> int:
-    return min(plan.position_bins or 0, plan.window)
+    return of.protocol, of.length, of.context, of.window, of.stride, of.last_k, of.position_ends
 
 
 def _hash(plan: Plan, stream: Stream) -> str:

@@ -58,7 +58,7 @@ class Measurement(Config):
     perplexity_high: float | None = None
     """Upper end."""
     position_ends: tuple[int, ...] | None = None
-    """Last position of each range of positions in a window, from 1, in `per-position`; null in the others."""
+    """Last position of each range in a window, from 1, in `per-position` and in validation; null elsewhere."""
     position_nll: tuple[float | None, ...] | None = None
     """Mean negative log-likelihood in each range; null where it is not finite."""
     seconds: float

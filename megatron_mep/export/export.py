@@ -22,7 +22,7 @@ from megatron_mep.export.card import card_of, rows_of
 from megatron_mep.export.certificate import ExportError, certify
 from megatron_mep.export.files import write_model
 from megatron_mep.export.reference import model_cases, tokenizer_cases
-from megatron_mep.loaded import loaded_model
+from megatron_mep.loaded import loaded_whole
 from megatron_mep.model.encoded_gpt import EncodedGPT
 from megatron_mep.parallel.environment import Environment
 from megatron_mep.parallel.groups import initialize, shutdown
@@ -42,7 +42,8 @@ def export(checkpoint: Path, to: Path, overrides: Iterable[str] = ()) -> Path:
         raise ExportError(mistakes)
     folder = find(checkpoint)
     # the model is whole on one process, and its attention exact
-    here = ["parallel.tensor=1", "parallel.sequence=false", "parallel.context=1", "parallel.pipeline=1"]
+    sizes = ("tensor", "context", "pipeline", "virtual_pipeline")
+    here = ["parallel.sequence=false", *(f"parallel.{size}=1" for size in sizes)]
     exact = ["model.attention_backend=auto", "model.attention_epsilon=0"]
     run = overridden(run_of(load_tree(folder / RUN_FILE)), [*here, *exact, *overrides])
     tokenizer = _tokenizer_of(run)
@@ -50,7 +51,7 @@ def export(checkpoint: Path, to: Path, overrides: Iterable[str] = ()) -> Path:
     check_tokenizer(reached, tokenizer.sha256, folder)
     groups = initialize(environment, run.parallel, run.seed)
     try:
-        model = loaded_model(run, tokenizer, folder, groups, torch.float32)
+        model = loaded_whole(run, tokenizer, folder, groups, torch.float32)
         _published(to, run, model, tokenizer, folder, reached)
     finally:
         shutdown()

@@ -5,16 +5,18 @@ Each stage gives a part of their gradient. The first of the stages keeps them in
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from megatron.core.dist_checkpointing.mapping import ShardedStateDict
 from torch import nn
 from torch.distributed import ProcessGroup
 
-from megatron_mep.model.core_attention import encoded_layers
+from megatron_mep.model.core_attention import EncodedAttention, encoded_layers
 
 if TYPE_CHECKING:
     from megatron_mep.model.encoded_gpt import EncodedGPT
+    from megatron_mep.model.interleaved import StageModel
 
 ENCODING_WEIGHTS = "self_attention.core_attention.encoding_weights."
 
@@ -30,19 +32,27 @@ class Copy:
     """Who holds it, stage by stage."""
 
 
-def copies_of(model: "EncodedGPT") -> Iterator[Copy]:
+def copies_of(model: "StageModel") -> Iterator[Copy]:
     """The weights of this stage that others hold too, in the same order on each of them."""
     stages = model.pg_collection.pp
     if stages.size() == 1:
         return
-    if model.share_embeddings_and_output_weights and (model.pre_process or model.post_process):
-        weight = model.shared_embedding_or_output_weight()
-        yield Copy("embedding.word_embeddings.weight", weight, model.pg_collection.embd)
-    if model.lender is not None:
-        own = next(layer for layer in encoded_layers(model) if layer.encoding == model.encoding)
-        assert own.encoding_weights is not None, "the first layer of a stage lends to the others"
-        for name, weight in own.encoding_weights.named_parameters():
-            yield Copy(f"{_layer(model.lender)}{ENCODING_WEIGHTS}{name}", weight, stages)
+    for chunk in model.chunks:
+        if chunk.share_embeddings_and_output_weights and (chunk.pre_process or chunk.post_process):
+            weight = chunk.shared_embedding_or_output_weight()
+            yield Copy("embedding.word_embeddings.weight", weight, model.pg_collection.embd)
+    for chunk in model.chunks:
+        for layer in _lending(chunk):
+            assert layer.encoding_weights is not None, "it borrows none"
+            for name, weight in layer.encoding_weights.named_parameters():
+                yield Copy(f"{_layer(chunk.lender)}{ENCODING_WEIGHTS}{name}", weight, stages)
+
+
+def share_encoding_weights(model: "StageModel") -> None:
+    """Lets the first layer of a stage lend its encoding weights to all others there, where all layers share them."""
+    lends, *borrowers = chain.from_iterable(map(_lending, model.chunks))
+    for layer in borrowers:
+        layer.borrow_weights(lends)
 
 
 def name_copies(entries: ShardedStateDict, model: "EncodedGPT") -> None:
@@ -51,15 +61,24 @@ def name_copies(entries: ShardedStateDict, model: "EncodedGPT") -> None:
     Megatron-core does so for tied embeddings.
     """
     stage = model.pg_collection.pp.rank()
-    if model.lender is None or stage == 0:
+    if stage == 0:
         return
-    own = next(layer.layer_number for layer in encoded_layers(model) if layer.encoding == model.encoding)
-    for entry in entries.values():
-        here = f"{_layer(own)}{ENCODING_WEIGHTS}"
-        if entry is not None and entry.key.startswith(here):
-            entry.key = f"{_layer(model.lender)}{ENCODING_WEIGHTS}{entry.key.removeprefix(here)}"
-            entry.replica_id = (stage, *entry.replica_id[1:])
+    for layer in _lending(model):
+        here = f"{_layer(layer.layer_number)}{ENCODING_WEIGHTS}"
+        for entry in entries.values():
+            if entry is not None and entry.key.startswith(here):
+                entry.key = f"{_layer(model.lender)}{ENCODING_WEIGHTS}{entry.key.removeprefix(here)}"
+                entry.replica_id = (stage, *entry.replica_id[1:])
 
 
-def _layer(number: int) -> str:
+def _lending(model: "EncodedGPT") -> Iterator[EncodedAttention]:
+    """The layers that hold what all layers share: each of them until it borrows, then one of a stage."""
+    if model.lender is not None:
+        for layer in encoded_layers(model):
+            if layer.encoding == model.encoding and layer.encoding_weights is not None:
+                yield layer
+
+
+def _layer(number: int | None) -> str:
+    assert number is not None, "layers share weights"
     return f"decoder.layers.{number - 1}."

@@ -1,6 +1,7 @@
 """How many weights a model has, and what a token costs, from its sizes alone."""
 
 import math
+from collections.abc import Sequence
 
 import torch
 
@@ -8,7 +9,7 @@ from megatron_mep.encodings.base import LayerSizes, Sharable, Weight
 from megatron_mep.encodings.carried import Carried
 from megatron_mep.encodings.placement import Embedded
 from megatron_mep.model.config import ModelConfig
-from megatron_mep.model.stage import layers_of
+from megatron_mep.model.stage import WHOLE, Stage
 
 VOCABULARY_MULTIPLE = 128
 """The vocabulary is padded to a multiple of this: the same at every tensor size that divides it."""
@@ -20,15 +21,13 @@ def padded_vocabulary(vocabulary_size: int, tensor_size: int) -> int:
     return -(-vocabulary_size // multiple) * multiple
 
 
-def num_parameters(
-    model: ModelConfig, vocabulary_size: int, tensor_size: int = 1, stage: int = 0, num_stages: int = 1
-) -> int:
+def num_parameters(model: ModelConfig, vocabulary_size: int, tensor_size: int = 1, stage: Stage = WHOLE) -> int:
     """Trained weights with a (padded) vocabulary of `vocabulary_size`: of the whole model, or of one rank.
 
     Of pipeline stages, the first has the embedding, and the last the final norm and the output layer, whose matrix is
     the embedding's again where the two are tied.
     """
-    layers, is_first, is_last = layers_of(model, stage, num_stages), stage == 0, stage == num_stages - 1
+    layers = stage.layers(model)
     per_dimension = 2 if model.norm == "layernorm" else 1
     norm, head_norm = per_dimension * model.hidden_size, per_dimension * model.head_size
     norms = 2 * norm + (2 * head_norm if model.qk_norm else 0)
@@ -38,20 +37,17 @@ def num_parameters(
         # every second matrix puts out the residual stream, which each rank has whole, and its bias with it
         divided += sum(rows for rows, _ in matrices[::2])
         whole += sum(rows for rows, _ in matrices[1::2])
-    embeddings = num_embeddings(model, stage, num_stages) * vocabulary_size * model.hidden_size // tensor_size
-    count = embeddings + (norm if is_last else 0) + len(layers) * (divided // tensor_size + whole)
-    return count + _encoding_weights(model, tensor_size, layers, is_first)
+    embeddings = num_embeddings(model, stage) * vocabulary_size * model.hidden_size // tensor_size
+    count = embeddings + (norm if stage.is_last else 0) + len(layers) * (divided // tensor_size + whole)
+    return count + _encoding_weights(model, tensor_size, layers, stage.is_first)
 
 
-def num_embeddings(model: ModelConfig, stage: int = 0, num_stages: int = 1) -> int:
+def num_embeddings(model: ModelConfig, stage: Stage = WHOLE) -> int:
     """Matrices of the vocabulary on a pipeline stage."""
-    is_first, is_last = stage == 0, stage == num_stages - 1
-    return 1 if is_first and is_last and model.tied_embeddings else is_first + is_last
+    return 1 if stage.is_first and stage.is_last and model.tied_embeddings else stage.is_first + stage.is_last
 
 
-def flops_per_token(
-    model: ModelConfig, vocabulary_size: int, seq_length: int, stage: int = 0, num_stages: int = 1
-) -> float:
+def flops_per_token(model: ModelConfig, vocabulary_size: int, seq_length: int, stage: Stage = WHOLE) -> float:
     """Forward and backward, with the causal convention: attention counts the scores that the mask leaves.
 
     6 for each weight of a matrix (2 forward, 4 backward), the output layer included and the embedding look-up not;
@@ -59,8 +55,8 @@ def flops_per_token(
     appendix B), which counts masked scores too. Recomputed activations are not counted.
     """
     of_layer = sum(rows * columns for rows, columns in layer_matrices(model)) + seq_length * model.hidden_size
-    output = vocabulary_size * model.hidden_size if stage == num_stages - 1 else 0
-    return 6.0 * (len(layers_of(model, stage, num_stages)) * of_layer + output)
+    output = vocabulary_size * model.hidden_size if stage.is_last else 0
+    return 6.0 * (len(stage.layers(model)) * of_layer + output)
 
 
 def flops_per_token_of_all_scores(model: ModelConfig, vocabulary_size: int, seq_length: int) -> float:
@@ -81,7 +77,7 @@ def layer_matrices(model: ModelConfig) -> list[tuple[int, int]]:
     ]
 
 
-def _encoding_weights(model: ModelConfig, tensor_size: int, layers: range, is_first: bool) -> int:
+def _encoding_weights(model: ModelConfig, tensor_size: int, layers: Sequence[int], is_first: bool) -> int:
     encoding, sizes = model.encoding, LayerSizes(model.num_attention_heads, model.hidden_size, model.head_size)
     encoded = [number for number in layers if number not in model.nope_layers]
     if isinstance(encoding, Sharable) and encoding.shared_by_layers:

@@ -82,6 +82,11 @@ class EncodedGPT(GPTModel):
         return entries
 
     @property
+    def chunks(self) -> "list[EncodedGPT]":
+        """The parts of the model that are here: this one."""
+        return [self]
+
+    @property
     def width(self) -> int:
         """Numbers that each token has between two layers."""
         states = self.config.num_attention_heads * self.config.kv_channels if isinstance(self.encoding, Carried) else 0

@@ -13,14 +13,14 @@ from megatron_mep.encodings.base import LayerSizes
 from megatron_mep.encodings.carried import Carried
 from megatron_mep.encodings.placement import Embedded
 from megatron_mep.model.config import ModelConfig
-from megatron_mep.model.copies import copies_of
-from megatron_mep.model.core_attention import encoded_layers
+from megatron_mep.model.copies import copies_of, share_encoding_weights
 from megatron_mep.model.count import padded_vocabulary
 from megatron_mep.model.encoded_gpt import AddedVectors, EncodedGPT
 from megatron_mep.model.exchange import exchange_mistakes
+from megatron_mep.model.interleaved import InterleavedGPT, StageModel
 from megatron_mep.model.layer_spec import decoder_spec
 from megatron_mep.model.norm import largest_score
-from megatron_mep.model.stage import layers_of, lender
+from megatron_mep.model.stage import Stage, lender
 from megatron_mep.parallel.config import ParallelConfig
 from megatron_mep.parallel.gradients import mark_copies
 from megatron_mep.parallel.seeds import generator_of
@@ -37,7 +37,7 @@ def build_model(
     seed: int,
     dtype: torch.dtype = torch.float32,
     recompute: Recompute = "none",
-) -> EncodedGPT:
+) -> StageModel:
     """The part of this tensor rank and pipeline stage, with the initial weights that `seed` fixes at every layout.
 
     It is built in fp32, to load masters into; `dtype` is what the caller then casts it to. Every matrix is drawn whole
@@ -47,33 +47,43 @@ def build_model(
     mistakes = list(exchange_mistakes(model, parallel))
     if mistakes:
         raise ConfigError(mistakes)
-    stage, num_stages = parallel_state.get_pipeline_model_parallel_rank(), parallel.pipeline
-    torch.manual_seed(seed)
-    built = EncodedGPT(
-        encoding=model.encoding,
-        seed=seed,
-        lender=lender(model),
-        config=_transformer_config(model, parallel, dtype, recompute),
-        transformer_layer_spec=decoder_spec(model, parallel, layers_of(model, stage, num_stages), seed, dtype),
-        vocab_size=padded_vocabulary(vocabulary_size, parallel.tensor),
-        share_embeddings_and_output_weights=model.tied_embeddings,
-        pre_process=stage == 0,
-        post_process=stage == num_stages - 1,
-    )
+    stage = Stage.of(parallel, parallel_state.get_pipeline_model_parallel_rank())
+    config = _transformer_config(model, parallel, dtype, recompute)
+    last = stage.num_chunks - 1
+    chunks = []
+    for number, layers in enumerate(stage.chunks(model)):
+        torch.manual_seed(seed)
+        chunk = EncodedGPT(
+            encoding=model.encoding,
+            seed=seed,
+            lender=lender(model),
+            config=config,
+            transformer_layer_spec=decoder_spec(model, parallel, layers, seed, dtype),
+            vocab_size=padded_vocabulary(vocabulary_size, parallel.tensor),
+            share_embeddings_and_output_weights=model.tied_embeddings,
+            pre_process=stage.is_first and number == 0,
+            post_process=stage.is_last and number == last,
+            vp_stage=number,
+        )
+        _complete(chunk, model, seed)
+        chunks.append(chunk)
+    built = InterleavedGPT(chunks) if last else chunks[0]
+    if lender(model) is not None:
+        share_encoding_weights(built)
+    for copy in copies_of(built):
+        mark_copies(copy.parameter, copy.group)
+    return built
+
+
+def _complete(built: EncodedGPT, model: ModelConfig, seed: int) -> None:
+    """Adds what Megatron-core's parts do not know of each other."""
     if isinstance(model.encoding, Embedded) and built.pre_process:
         built.embedding.position_embeddings = _added_vectors(model, model.encoding, seed, built.embedding.tp_group)
-    if lender(model) is not None:
-        lends, *borrowers = (layer for layer in encoded_layers(built) if layer.encoding == model.encoding)
-        for layer in borrowers:
-            layer.borrow_weights(lends)
     if model.qk_norm:
         for layer in built.decoder.layers:
             attention = layer.self_attention
             core = attention.core_attention
             core.largest_score = partial(largest_score, attention.q_layernorm, attention.k_layernorm, core.scale)
-    for copy in copies_of(built):
-        mark_copies(copy.parameter, copy.group)
-    return built
 
 
 def _added_vectors(model: ModelConfig, encoding: Embedded, seed: int, tensor_group: ProcessGroup) -> AddedVectors:
@@ -117,6 +127,10 @@ def _transformer_config(
         tensor_model_parallel_size=parallel.tensor,
         context_parallel_size=parallel.context,
         pipeline_model_parallel_size=parallel.pipeline,
+        virtual_pipeline_model_parallel_size=parallel.virtual_pipeline if parallel.virtual_pipeline > 1 else None,
+        # in one batch, the messages of two interleaved stages to each other would be taken for one another
+        batch_p2p_comm=parallel.virtual_pipeline == 1,
+        overlap_p2p_comm=parallel.virtual_pipeline > 1,
         # what passes between stages; a Carried encoding's states among it are fp32 or wider
         pipeline_dtype=torch.promote_types(dtype, torch.float32) if isinstance(model.encoding, Carried) else dtype,
         sequence_parallel=parallel.sequence,

@@ -1,21 +1,27 @@
-"""Micro-batches on their way through pipeline stages, by Megatron-core's 1F1B schedule ("PipeDream-Flush").
+"""Micro-batches on their way through pipeline stages, by Megatron-core's 1F1B schedules.
 
-Narayanan et al., "Efficient Large-Scale Language Model Training on GPU Clusters Using Megatron-LM" (arXiv:2104.04473),
-section 2.2.
+"PipeDream-Flush", or interleaved where stages have several chunks of layers: Narayanan et al., "Efficient Large-Scale
+Language Model Training on GPU Clusters Using Megatron-LM" (arXiv:2104.04473), section 2.2.
 """
 
 from collections.abc import Callable, Iterator
+from copy import copy
 from dataclasses import dataclass
+from functools import partial
+from itertools import tee
 from math import gcd
 from typing import Any
 
 import torch
 from megatron.core.enums import ModelType
-from megatron.core.pipeline_parallel.schedules import forward_backward_pipelining_without_interleaving
-from megatron.core.transformer.transformer_config import TransformerConfig
-from torch import Tensor, distributed
+from megatron.core.pipeline_parallel.schedules import (
+    forward_backward_pipelining_with_interleaving,
+    forward_backward_pipelining_without_interleaving,
+)
+from torch import Tensor, distributed, nn
 
 from megatron_mep.model.encoded_gpt import EncodedGPT
+from megatron_mep.model.interleaved import StageModel
 from megatron_mep.parallel.groups import Groups
 
 Batch = tuple[Tensor, int | None]
@@ -31,7 +37,7 @@ IN_FLIGHT = 4
 class Pipeline:
     """The stages of a model, of which this rank has one. All methods are collective over the model's ranks."""
 
-    model: EncodedGPT
+    model: StageModel
     groups: Groups
 
     def train(self, forward: Forward, batches: Iterator[Batch], num_batches: int, size: tuple[int, int]) -> Tensor:
@@ -46,7 +52,11 @@ class Pipeline:
     def score(self, tokens: Tensor) -> Tensor:
         """The negative log-likelihoods `[B, S]` of all tokens but the first of `[B, S + 1]`, fp32, on every stage."""
         num_samples, length = tokens.shape[0], tokens.shape[1] - 1
-        parts = tokens.chunk(gcd(num_samples, IN_FLIGHT * self.groups.pipeline_size))
+        parts = list(tokens.chunk(gcd(num_samples, IN_FLIGHT * self.groups.pipeline_size)))
+        if len(self.model.chunks) > 1:
+            # the interleaved schedule goes by as many micro-batches as there are stages: while one would wait alone,
+            # it is scored again
+            parts += parts[-1:] * (-len(parts) % self.groups.pipeline_size)
         with torch.no_grad():
             scored = self._run(
                 self.model,
@@ -57,7 +67,11 @@ class Pipeline:
                 forward_only=True,
                 collect_non_loss_data=True,
             )
-        whole = torch.cat(scored).float() if scored else tokens.new_empty((num_samples, length), dtype=torch.float32)
+        whole = (
+            torch.cat(scored).float()[:num_samples]
+            if scored
+            else tokens.new_empty((num_samples, length), dtype=torch.float32)
+        )
         return self._from_last(whole)
 
     def _run(
@@ -71,25 +85,31 @@ class Pipeline:
     ) -> list[Tensor]:
         """What `of_output` makes of the last stage's outputs, there."""
 
-        def step(batches: Iterator[Batch], stage: _Stage) -> tuple[Tensor, Callable[..., Any]]:
+        def step(batches: Iterator[Batch], chunk: _Chunk) -> tuple[Tensor, Callable[..., Any]]:
             tokens, first_sample = next(batches)
-            return stage.forward(tokens, first_sample), of_output
+            return chunk(tokens, first_sample), of_output
 
-        results: list[Tensor] = forward_backward_pipelining_without_interleaving(
+        chunks = self._chunks(forward)
+        schedule = (
+            forward_backward_pipelining_with_interleaving
+            if len(chunks) > 1
+            else forward_backward_pipelining_without_interleaving
+        )
+        results: list[Tensor] = schedule(
             forward_step_func=step,
-            data_iterator=batches,
-            model=_Stage(self.model, forward),
+            data_iterator=list(tee(batches, len(chunks))),
+            model=chunks,
             num_microbatches=num_batches,
             micro_batch_size=size[0],
             seq_length=size[1],
-            adjust_tensor_shapes_fn=self._widened,
             **options,
         )
         return results
 
-    def _widened(self, *shapes: list[tuple[int, ...]]) -> tuple[list[tuple[int, ...]], ...]:
-        """The shapes of what arrives and leaves, at the width of what this model's layers hand on."""
-        return tuple([(*shape[:-1], self.model.width) for shape in each] for each in shapes)
+    def _chunks(self, forward: Forward) -> "list[_Chunk]":
+        if len(self.model.chunks) == 1:
+            return [_Chunk(self.model.chunks[0], forward)]
+        return [_Chunk(chunk, partial(forward, chunk=number)) for number, chunk in enumerate(self.model.chunks)]
 
     def _from_last(self, result: Tensor) -> Tensor:
         group = self.groups.pipeline_group
@@ -97,21 +117,24 @@ class Pipeline:
         return result
 
 
-class _Stage:
-    """What Megatron-core's schedule asks of a model."""
+class _Chunk(nn.Module):
+    """What Megatron-core's schedules ask of a model."""
 
     model_type = ModelType.encoder_or_decoder
 
     def __init__(self, model: EncodedGPT, forward: Forward) -> None:
+        super().__init__()
         self._model, self._forward = model, forward
-        self.config: TransformerConfig = model.config
+        self.config = copy(model.config)
+        # the schedules take the width of what passes between stages from here
+        self.config.hidden_size = model.width
 
     def set_input_tensor(self, tensor: list[Tensor | None]) -> None:
         """Takes what the stage before has computed."""
         self._model.set_input_tensor(tensor)
 
     def forward(self, tokens: Tensor, first_sample: int | None) -> Tensor:
-        """What this stage makes of it: hidden states, or losses `[B, S]` on the last one."""
+        """What this part makes of it: hidden states, or losses `[B, S]` of the model's last one."""
         return self._forward(tokens[:, :-1], None, None, labels=tokens[:, 1:], first_sample=first_sample)
 
 

@@ -6,12 +6,12 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from megatron_mep.model.encoded_gpt import EncodedGPT
+from megatron_mep.model.interleaved import StageModel
 from megatron_mep.model.pipeline import Pipeline
 from megatron_mep.parallel.groups import Groups
 
 
-def scorer(model: EncodedGPT, groups: Groups) -> Callable[[Tensor], Tensor]:
+def scorer(model: StageModel, groups: Groups) -> Callable[[Tensor], Tensor]:
     """Tokens `[B, S + 1]` -> the negative log-likelihood in nats of each but the first, `[B, S]` fp32 on the CPU.
 
     Collective over the ranks that share a model, which give the same tokens and get the same result.
@@ -23,7 +23,8 @@ def scorer(model: EncodedGPT, groups: Groups) -> Callable[[Tensor], Tensor]:
         if groups.pipeline_size > 1:
             return Pipeline(model, groups).score(tokens).cpu()
         with torch.no_grad():
-            return model(tokens[:, :-1], None, None, labels=tokens[:, 1:]).float().cpu()
+            (whole,) = model.chunks
+            return whole(tokens[:, :-1], None, None, labels=tokens[:, 1:]).float().cpu()
 
     return score
 

@@ -31,6 +31,11 @@ class ParallelConfig(Config):
     pipeline: PositiveInt = 1
     """Processes that share the layers, each with as many of them, in stages; micro-batches follow one another through
     them (1F1B). Needs ZeRO stage 1."""
+    virtual_pipeline: PositiveInt = 1
+    """Chunks of layers that each stage has, between two of which lie those of the other stages (interleaved 1F1B).
+
+    Stages wait that many times less for each other, and send that many times more. Needs pipeline > 1, and as many
+    micro-batches on each data-parallel rank as there are stages, or a multiple."""
 
     @field_validator("sequence")
     @classmethod
@@ -38,6 +43,13 @@ class ParallelConfig(Config):
         if sequence and info.data.get("tensor") == 1:
             raise PydanticCustomError("sequence", "needs tensor > 1, whose processes it divides the sequence over")
         return sequence
+
+    @field_validator("virtual_pipeline")
+    @classmethod
+    def _chunks_need_stages(cls, virtual_pipeline: int, info: ValidationInfo) -> int:
+        if virtual_pipeline > 1 and info.data.get("pipeline") == 1:
+            raise PydanticCustomError("virtual_pipeline", "needs pipeline > 1, whose stages it divides into chunks")
+        return virtual_pipeline
 
     @property
     def model(self) -> int:

@@ -28,14 +28,14 @@ class Activations:
     """What is here for other context ranks in the backward pass of one layer."""
     freed: int
     """What a layer has freed when the backward pass comes to its attention."""
-    in_flight: int
+    in_flight: float
     """Micro-batches that are kept at once: several where later pipeline stages are to come."""
 
     @property
     def peak(self) -> int:
         """The most at any time, gradients of weights aside."""
         held = max(self.scores + self.exchanged - self.freed, 0)
-        return self.in_flight * self.kept + max(self.logits, self.again + held)
+        return int(self.in_flight * self.kept) + max(self.logits, self.again + held)
 
 
 def activations_of(share: Share, encoded: Backend, bare: Backend, device_type: str) -> Activations:
@@ -58,11 +58,11 @@ def activations_of(share: Share, encoded: Backend, bare: Backend, device_type: s
         kept += count * (layer.input if recompute == "full" else whole)
         if recompute != "none" and count:
             again = max(again, inside if recompute == "selective" else whole)
-    biases = share.in_flight * share.num_encoded_layers if recompute == "none" else 1
+    biases = int(share.in_flight * share.num_encoded_layers) if recompute == "none" else 1
     return Activations(
         kept=kept + layer.at_the_ends,
         again=again,
-        logits=layer.logits if share.is_last else 0,
+        logits=layer.logits if share.stage.is_last else 0,
         bias=biases * attention.bias(encoded, acts=True),
         scores=max(attention.scores(backend) for backend, _, count in backends if count),
         exchanged=attention.exchanged,
@@ -89,9 +89,9 @@ class _Layer:
     def at_the_ends(self) -> int:
         """Before the first layer that is here, and after the last: the next stage's input stays here, too."""
         share = self._share
-        last = self.norm(share.model.hidden_size, share.tokens_between) if share.is_last else self.input
-        labels = BYTES_OF_LABELS * share.tokens if share.is_first or share.is_last else 0
-        return last + labels + (self.dropped if share.is_first else 0)
+        last = self.norm(share.model.hidden_size, share.tokens_between) if share.stage.is_last else self.input
+        labels = BYTES_OF_LABELS * share.tokens if share.stage.is_first or share.stage.is_last else 0
+        return last + labels + (self.dropped if share.stage.is_first else 0)
 
     @property
     def logits(self) -> int:

@@ -40,14 +40,14 @@ def _tensor(share: Share) -> list[Traffic]:
     layers, micro_batches = share.num_layers, share.micro_batches
     stream = share.itemsize * share.tokens * share.model.hidden_size
     again = 2 * layers if share.training.recompute == "full" else 0
-    ends = share.is_first + share.is_last
-    losses = 3 * micro_batches if share.is_last else 0
+    ends = share.stage.is_first + share.stage.is_last
+    losses = 3 * micro_batches if share.stage.is_last else 0
     loss = _of("loss", "tensor", "all-reduce", losses, WIDE * share.tokens, share.tensor)
     if not share.sequence:
         calls = (4 * layers + ends + again) * micro_batches
         return [_of("activations", "tensor", "all-reduce", calls, stream, share.tensor), loss]
     # both passes gather what a linear layer takes, the backward pass once more for its weights
-    gathers = (6 * layers + share.is_first + 2 * share.is_last + again) * micro_batches
+    gathers = (6 * layers + share.stage.is_first + 2 * share.stage.is_last + again) * micro_batches
     scatters = (4 * layers + ends + again) * micro_batches
     return [
         _of("activations", "tensor", "all-gather", gathers, stream, share.tensor),
@@ -78,18 +78,18 @@ def _context(share: Share) -> Iterator[Traffic]:
             around = 2 * (context - 1) * (forward + passes)
             yield _passed("keys and values", "context", around, share.itemsize * keys, context)
             yield _passed("their gradients", "context", 2 * context * passes, WIDE * keys, context)
-    if share.is_last:
+    if share.stage.is_last:
         yield _of("loss", "context", "all-gather", share.micro_batches, WIDE * share.tokens * context, context)
 
 
 def _pipeline(share: Share) -> Iterator[Traffic]:
-    """Activations to the next stage, and their gradients to the one before."""
-    ways = (0 if share.is_first else 1) + (0 if share.is_last else 1)
+    """Activations to the next chunk's stage, and their gradients to the one before."""
+    ways = 2 * share.stage.num_chunks - share.stage.is_first - share.stage.is_last
     # the states of a `Carried` encoding are as wide as the hidden states, and both go in fp32
     each = 2 * WIDE if isinstance(share.model.encoding, Carried) else share.itemsize
     stream = each * share.tokens_between * share.model.hidden_size
-    yield _passed("activations", "pipeline", ways * share.micro_batches, stream, share.num_stages)
-    if share.model.tied_embeddings and share.num_stages > 1 and (share.is_first or share.is_last):
+    yield _passed("activations", "pipeline", ways * share.micro_batches, stream, share.stage.size)
+    if share.model.tied_embeddings and share.stage.size > 1 and (share.stage.is_first or share.stage.is_last):
         embedding = WIDE * share.vocabulary * share.model.hidden_size // share.tensor
         yield _of("tied embedding", "pipeline", "all-reduce", 1, embedding, 2)
 

@@ -59,21 +59,22 @@ class Plan:
 
     @property
     def bubble(self) -> float:
-        """Share of a step in which a pipeline stage waits, (p - 1) / (m + p - 1) where all stages work alike."""
-        waiting = self.share.num_stages - 1
-        return waiting / (self.share.micro_batches + waiting)
+        """Share of a step in which a pipeline stage waits."""
+        return self.share.stage.waiting(self.share.micro_batches)
 
     @property
     def step_s(self) -> float | None:
         """Expected time of an optimizer step: an estimate, of the stated share of the peak.
 
-        The first micro-batch goes through all stages, and the others follow at the pace of the slowest.
+        The first micro-batch goes through all stages, and the others follow at the pace of the slowest; where stages
+        have several chunks, they wait for a first chunk of the stages before them.
         """
         if self.peak_tflops is None:
             return None
         share = self.share
         rate = share.tensor * share.context * self.peak_tflops * 1e12 * self.peak_fraction
-        in_turn = sum(self.stage_flops) + (share.micro_batches - 1) * max(self.stage_flops)
+        slowest = max(self.stage_flops)
+        in_turn = (sum(self.stage_flops) - slowest) / share.stage.num_chunks + share.micro_batches * slowest
         return in_turn * share.training.micro_batch_size * share.training.seq_length / rate
 
     @property
@@ -113,7 +114,7 @@ def plan_of(run: RunConfig, world_size: int | None, device: Device, peak_fractio
     share = shares[memories.index(memory)]
     lengths = run.evaluation.resolved(run.training.seq_length).lengths
     sizes = run.model, share.vocabulary
-    length, stages = run.training.seq_length, share.num_stages
+    length = run.training.seq_length
     return Plan(
         run=run.name,
         share=share,
@@ -127,7 +128,7 @@ def plan_of(run: RunConfig, world_size: int | None, device: Device, peak_fractio
         num_weights=num_parameters(*sizes),
         causal_flops=flops_per_token(*sizes, length),
         all_scores_flops=flops_per_token_of_all_scores(*sizes, length),
-        stage_flops=[flops_per_token(*sizes, length, stage, stages) for stage in range(stages)],
+        stage_flops=[flops_per_token(*sizes, length, each.stage) for each in shares],
         peak_tflops=run.logging.peak_tflops or accelerator.peak_tflops(run.training.precision),
         peak_source="logging.peak_tflops" if run.logging.peak_tflops else accelerator.source,
         peak_fraction=peak_fraction,

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 from megatron_mep.model.config import ModelConfig
 from megatron_mep.model.count import layer_matrices, num_embeddings, num_parameters, padded_vocabulary
-from megatron_mep.model.stage import layers_of
+from megatron_mep.model.stage import Stage
 from megatron_mep.parallel.config import Exchange
 from megatron_mep.run import RunConfig
 from megatron_mep.training.config import TrainingConfig
@@ -25,9 +25,8 @@ class Share:
     context: int
     exchange: Exchange
     """How context ranks, where there are several, bring queries and keys together."""
-    num_stages: int
-    stage: int
-    """Which part of the layers it has, counted from 0."""
+    stage: Stage
+    """Which part of the layers it has."""
     data: int
     vocabulary: int
     """Padded, of the whole model."""
@@ -44,35 +43,24 @@ class Share:
             sequence=parallel.sequence,
             context=parallel.context,
             exchange=parallel.context_exchange,
-            num_stages=parallel.pipeline,
-            stage=0,
+            stage=Stage.of(parallel),
             data=parallel.data(world_size),
             vocabulary=padded_vocabulary(vocabulary_size, parallel.tensor),
         )
 
     def of_all_stages(self) -> Iterator["Share"]:
         """The shares of one rank of every stage, in order."""
-        return (replace(self, stage=stage) for stage in range(self.num_stages))
-
-    @property
-    def is_first(self) -> bool:
-        """Whether the embedding is here."""
-        return self.stage == 0
-
-    @property
-    def is_last(self) -> bool:
-        """Whether the output layer is here."""
-        return self.stage == self.num_stages - 1
+        return (replace(self, stage=replace(self.stage, rank=rank)) for rank in range(self.stage.size))
 
     @property
     def num_layers(self) -> int:
         """Layers that are here."""
-        return len(layers_of(self.model, self.stage, self.num_stages))
+        return len(self.stage.layers(self.model))
 
     @property
     def num_encoded_layers(self) -> int:
         """Those of them in whose attention the encoding acts."""
-        return len(set(layers_of(self.model, self.stage, self.num_stages)) - set(self.model.nope_layers))
+        return len(set(self.stage.layers(self.model)) - set(self.model.nope_layers))
 
     @property
     def itemsize(self) -> int:
@@ -87,7 +75,7 @@ class Share:
     @property
     def num_weights(self) -> int:
         """Trained weights that one rank computes with."""
-        return num_parameters(self.model, self.vocabulary, self.tensor, self.stage, self.num_stages)
+        return num_parameters(self.model, self.vocabulary, self.tensor, self.stage)
 
     @property
     def num_fetched(self) -> int:
@@ -95,7 +83,7 @@ class Share:
         layer = [rows * columns // self.tensor for rows, columns in layer_matrices(self.model)]
         embedding = self.vocabulary * self.model.hidden_size // self.tensor
         parameters = self.num_layers * layer
-        parameters += num_embeddings(self.model, self.stage, self.num_stages) * [embedding]
+        parameters += num_embeddings(self.model, self.stage) * [embedding]
         return sum(size for size in parameters if size >= PERSISTENT)
 
     @property
@@ -119,6 +107,11 @@ class Share:
         return self.training.global_batch_size // (self.training.micro_batch_size * self.data)
 
     @property
-    def in_flight(self) -> int:
-        """Micro-batches that this stage has computed, and the stages after it not yet given back, at most (1F1B)."""
-        return min(self.num_stages - self.stage, self.micro_batches)
+    def in_flight(self) -> float:
+        """Micro-batches that this stage has computed, and those after it not yet given back, at most (1F1B).
+
+        Where stages have several chunks, what a chunk has computed of a micro-batch is that part of one.
+        """
+        chunks, later = self.stage.num_chunks, self.stage.size - self.stage.rank - 1
+        passes = later + 1 if chunks == 1 else 2 * later + (chunks - 1) * self.stage.size + 1
+        return min(passes / chunks, self.micro_batches)

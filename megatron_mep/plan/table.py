@@ -12,7 +12,7 @@ def table(plan: Plan) -> str:
     """Lines of facts under headings."""
     sections = {
         f"{plan.run}: {plan.num_weights:,} weights": _layout(plan),
-        f"Memory of one rank{_of_stage(plan, plan.share.stage, 'the fullest')}": _memory(plan),
+        f"Memory of one rank{_of_stage(plan, plan.share.stage.rank, 'the fullest')}": _memory(plan),
         f"Sent by one rank in a step{_of_stage(plan, plan.traffic_stage, 'which sends the most')}": _traffic(plan),
         "Work and time": _work(plan),
     }
@@ -34,7 +34,8 @@ def as_json(plan: Plan) -> dict[str, Any]:
         "sequence": share.sequence,
         "context": share.context,
         "context_exchange": share.exchange,
-        "pipeline": share.num_stages,
+        "pipeline": share.stage.size,
+        "virtual_pipeline": share.stage.num_chunks,
         "bubble": plan.bubble,
         "data": share.data,
         "micro_batches": share.micro_batches,
@@ -42,7 +43,7 @@ def as_json(plan: Plan) -> dict[str, Any]:
         "precision": share.training.precision,
         "recompute": share.training.recompute,
         "num_weights": plan.num_weights,
-        "pipeline_rank": share.stage,
+        "pipeline_rank": share.stage.rank,
         "num_weights_of_rank": share.num_weights,
         "attention_backend": plan.attention.name,
         "memory_bytes": {
@@ -73,7 +74,7 @@ def as_json(plan: Plan) -> dict[str, Any]:
 
 
 def _of_stage(plan: Plan, stage: int, why: str) -> str:
-    num_stages = plan.share.num_stages
+    num_stages = plan.share.stage.size
     return f" (of stage {stage + 1} of {num_stages}, {why})" if num_stages > 1 else ""
 
 
@@ -82,13 +83,11 @@ def _layout(plan: Plan) -> Iterator[Fact]:
     axes = f"tensor {share.tensor}{', sequence parallel' if share.sequence else ''}"
     if share.context > 1:
         axes += f" x context {share.context} by {share.exchange}"
-    if share.num_stages > 1:
-        axes += f" x pipeline {share.num_stages}"
+    if share.stage.size > 1:
+        axes += f" x pipeline {share.stage.size}"
     yield "world size", f"{share.world_size} = {axes} x data {share.data}"
-    if share.num_stages > 1:
-        waiting, busy = share.num_stages - 1, share.micro_batches
-        yield "pipeline", f"{share.num_stages} stages of {share.num_layers} layers by 1F1B"
-        yield "bubble", f"(p-1)/(m+p-1) = {waiting}/({busy}+{waiting}) = {plan.bubble:.1%} of a step"
+    if share.stage.size > 1:
+        yield "pipeline", share.stage.told(share.model.num_layers, share.micro_batches)
     yield "weights of a rank", f"{share.num_weights:,}"
     yield (
         "batch",
@@ -105,7 +104,7 @@ def _memory(plan: Plan) -> Iterator[Fact]:
         yield "weights of other ranks", f"{_size(memory.gathered)}, while it computes"
     yield "gradients", f"{_size(memory.gradients)}, in fp32, and {_size(memory.bucket)} where they are reduced"
     yield "optimizer", _size(memory.optimizer)
-    flight = f" for {activations.in_flight} micro-batches in flight" if plan.share.num_stages > 1 else ""
+    flight = f" for {activations.in_flight:g} micro-batches in flight" if plan.share.stage.size > 1 else ""
     told = f"{_size(activations.peak)}{flight}"
     yield "activations", f"{told}, of which the encoding's bias {_size(activations.bias)}"
     yield "peak of the passes", _size(memory.pass_peak)

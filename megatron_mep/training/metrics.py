@@ -3,6 +3,7 @@
 import json
 import math
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from torch.utils.tensorboard import SummaryWriter
 
 METRICS_FILE = "metrics.jsonl"
 TENSORBOARD_FOLDER = "tensorboard"
+BY_POSITION = "validation loss by position"
 Metrics = dict[str, float]
 
 
@@ -40,6 +42,11 @@ class MetricsWriter:
         if self._events is not None:
             self._events.write(step, consumed_tokens, metrics, encoding)
 
+    def write_by_position(self, step: int, ends: Sequence[int], losses: Sequence[float | None]) -> None:
+        """Validation losses in ranges of positions, each told by its last one; a line of TensorBoard for each."""
+        if self._events is not None:
+            self._events.write_by_position(step, ends, losses)
+
     def close(self) -> None:
         """Puts everything on the disk."""
         os.fsync(self._stream.fileno())
@@ -54,6 +61,8 @@ class _Events:
     def __init__(self, folder: Path, resumed_step: int, resumed_tokens: int) -> None:
         self._by_step = SummaryWriter(str(folder / "steps"), purge_step=resumed_step + 1)
         self._by_tokens = SummaryWriter(str(folder / "tokens"), purge_step=resumed_tokens + 1)
+        # one chart of all ranges, among the custom scalars
+        self._by_step.add_custom_scalars_multilinechart([f"{BY_POSITION}/.*"], "validation", "loss by position")
 
     def write(self, step: int, consumed_tokens: int, metrics: Metrics, encoding: Metrics) -> None:
         for name, value in metrics.items():
@@ -61,6 +70,13 @@ class _Events:
             self._by_tokens.add_scalar(f"by tokens/{name}", value, consumed_tokens)
         for name, value in encoding.items():
             self._by_step.add_scalar(f"encoding/{name}", value, step)
+
+    def write_by_position(self, step: int, ends: Sequence[int], losses: Sequence[float | None]) -> None:
+        width = len(str(ends[-1]))
+        for first, last, loss in zip((1, *(end + 1 for end in ends)), ends, losses, strict=False):
+            # in the order of positions where tags are sorted as text
+            range_of = f"{first:0{width}}" if first == last else f"{first:0{width}}-{last:0{width}}"
+            self._by_step.add_scalar(f"{BY_POSITION}/{range_of}", math.nan if loss is None else loss, step)
 
     def close(self) -> None:
         self._by_step.close()

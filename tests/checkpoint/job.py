@@ -87,11 +87,13 @@ class Job:
 
     def __init__(self, run: Run, world: World, here: Groups, seed: int) -> None:
         self.here = here
+        interleaved = world.parallel.virtual_pipeline > 1
         self.training = training_config(
             steps=STEPS + MORE,
             zero_stage=run.zero_stage,
             precision=run.precision,
-            micro_batch_size=4 // here.data_size,
+            # interleaved stages take as many micro-batches in turn as there are stages
+            micro_batch_size=4 // here.data_size // (world.parallel.pipeline if interleaved else 1),
             schedule={"name": "linear"},
         )
         model = build_model(model_config(**run.model), world.parallel, VOCABULARY, seed, dtype_of(run.precision))

@@ -21,11 +21,16 @@ WORLDS = {
     "data 2, ZeRO 3": (World(2), 3),
     "context 2, ZeRO 2": (World(2, ParallelConfig(context=2)), 2),
     "pipeline 2 x data 2": (World(4, ParallelConfig(pipeline=2)), 1),
+    "pipeline 2, interleaved": (World(2, ParallelConfig(pipeline=2, virtual_pipeline=2)), 1),
 }
 MODELS: dict[str, dict[str, Any]] = {
-    "learned": {"encoding": LEARNED},
+    "learned": {"encoding": LEARNED, "num_layers": 4},
     # what two stages hold both of: the embeddings, and the weights of the encoding
-    "shared": {"encoding": {"name": "kerple_power", "shared_by_layers": True}, "tied_embeddings": True},
+    "shared": {
+        "encoding": {"name": "kerple_power", "shared_by_layers": True},
+        "tied_embeddings": True,
+        "num_layers": 4,
+    },
 }
 
 
@@ -61,7 +66,7 @@ def test_every_layout_goes_on_from_every_other(saved: Path, world_name: str) -> 
 
 
 def test_stages_and_one_rank_go_on_from_each_other(tmp_path: Path) -> None:
-    names = ["one rank", "pipeline 2"]
+    names = ["one rank", "pipeline 2", "pipeline 2, interleaved"]
     for name in names:
         run(_save, WORLDS[name][0].size, name, tmp_path)
     for name in names:

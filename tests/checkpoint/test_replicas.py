@@ -73,21 +73,24 @@ def _on_data_ranks(stage: int) -> None:
         assert _told(job) == [(f"{NORM} (exp_avg)", "is not the same on all data and context ranks")]
 
 
-def test_stages_are_told_apart_and_hold_the_same_copies():
-    run(_on_stages, 4)
+@pytest.mark.parametrize(("num_chunks", "of_last"), [(1, 2), (2, 1)])
+def test_stages_are_told_apart_and_hold_the_same_copies(num_chunks: int, of_last: int):
+    run(_on_stages, 4, num_chunks, of_last)
 
 
-def _on_stages() -> None:
-    world = World(4, ParallelConfig(pipeline=2))
-    shared = Run("", 1, model={"encoding": {"name": "kerple_power", "shared_by_layers": True}})
+def _on_stages(num_chunks: int, first_of_last: int) -> None:
+    """`first_of_last` counts layers from 0: the first one of the last stage."""
+    world = World(4, ParallelConfig(pipeline=2, virtual_pipeline=num_chunks))
+    shared = Run("", 1, model={"encoding": {"name": "kerple_power", "shared_by_layers": True}, "num_layers": 4})
     job = Job(shared, world, world.joined(), FRESH)
     job.train(1, 2)
     refuse_differing_replicas(job.engine, job.here)
     last = job.here.pipeline_rank == 1
-    _disturb(dict(job.engine.module.named_parameters())[MATRIX], last and job.here.data_rank == 1)
-    of_last = MATRIX.replace("layers.0", "layers.1")
+    first = dict(job.engine.module.chunks[0].named_parameters())[MATRIX]
+    _disturb(first, last and job.here.data_rank == 1)
+    of_last = MATRIX.replace("layers.0", f"layers.{first_of_last}")
     assert _told(job) == [(of_last, "is not the same on all data and context ranks")]
-    _disturb(dict(job.engine.module.named_parameters())[MATRIX], last and job.here.data_rank == 1)
+    _disturb(first, last and job.here.data_rank == 1)
     copy = next(copies_of(job.engine.module))
     moment = moment_of(copy.parameter, "exp_avg", job.engine).clone()
     _disturb(moment, last)

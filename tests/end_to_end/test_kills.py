@@ -21,6 +21,16 @@ SEED = 20
 KINDS = [
     pytest.param({}, id="data ranks"),
     pytest.param({"parallel.pipeline": 2}, id="stages", marks=pytest.mark.slow),
+    pytest.param(
+        {
+            "parallel.pipeline": 2,
+            "parallel.virtual_pipeline": 2,
+            "model.num_layers": 4,
+            "checkpoint.asynchronous": "true",
+        },
+        id="interleaved stages, writing behind",
+        marks=pytest.mark.slow,
+    ),
     pytest.param({"parallel.tensor": 2, "training.zero_stage": 2}, id="tensor ranks", marks=pytest.mark.slow),
     pytest.param({"parallel.context": 2, "training.zero_stage": 3}, id="context ranks", marks=pytest.mark.slow),
     pytest.param({"checkpoint.asynchronous": "true"}, id="writing behind", marks=pytest.mark.slow),

@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from megatron_mep.evaluation.config import EvaluationConfig
+from megatron_mep.evaluation.config import EvaluationConfig, ValidationConfig
 from megatron_mep.evaluation.rows import Measurement
-from megatron_mep.evaluation.suite import evaluate_lengths
+from megatron_mep.evaluation.suite import evaluate_lengths, validate
 from tests.evaluation.test_suite import STREAM, TOKENS, first_of_context, measured, oracle
 from tests.evaluation.toy import nll_of, score
 
@@ -41,6 +41,16 @@ def test_losses_by_position_are_means_over_windows() -> None:
         losses = [nll_of(tokens[start:position], tokens[position]) for start, position in places]
         assert found == pytest.approx(math.fsum(losses) / len(losses), rel=1e-12)
     assert long.nll == oracle("blocks", 12, "full"), "they are the windows of blocks"
+
+
+def test_validation_tells_losses_in_ranges_of_doubling_length() -> None:
+    row = validate(score, STREAM, ValidationConfig(tokens=TOKENS), 6, batch_tokens=30)
+    assert row.position_ends == (1, 2, 4, 6)
+    config = EvaluationConfig(lengths=(6,), tokens=TOKENS, protocols=("per-position",), position_bins=6)
+    (single,) = evaluate_lengths(score, STREAM, config, 6)
+    first, second, *rest = single.position_nll
+    pairs = [sum(pair) / 2 for pair in (rest[:2], rest[2:])]
+    assert row.position_nll == pytest.approx((first, second, *pairs), rel=1e-12)
 
 
 def test_a_loss_that_is_not_finite_spoils_its_own_range_of_positions_alone() -> None:

@@ -6,6 +6,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from megatron_mep.model.count import flops_per_token, num_parameters, padded_vocabulary
 from megatron_mep.model.gpt import build_model
+from megatron_mep.model.stage import Stage
 from megatron_mep.parallel.config import ParallelConfig
 from tests.support.distributed import joined, run
 from tests.support.tiny import LEARNED, SEQ_LENGTH, VOCABULARY, model_config, samples
@@ -51,17 +52,20 @@ def test_the_count_of_a_stage_is_that_of_the_built_model():
 
 
 def _counts_of_a_stage():
-    stage, padded = joined(pipeline=2).pipeline_rank, padded_vocabulary(VOCABULARY, 1)
+    rank, padded = joined(pipeline=2).pipeline_rank, padded_vocabulary(VOCABULARY, 1)
     for changes in (*MODELS, {"encoding": {"name": "learned_absolute", "num_positions": SEQ_LENGTH}}):
         config = model_config(**changes | {"num_layers": 4})
-        model = build_model(config, ParallelConfig(pipeline=2), VOCABULARY, seed=0)
-        held = sum(parameter.numel() for parameter in model.parameters())
-        assert num_parameters(config, padded, 1, stage, 2) == held, changes
+        for num_chunks in (1, 2):
+            parallel = ParallelConfig(pipeline=2, virtual_pipeline=num_chunks)
+            model = build_model(config, parallel, VOCABULARY, seed=0)
+            held = sum(parameter.numel() for parameter in model.parameters())
+            assert num_parameters(config, padded, 1, Stage.of(parallel, rank)) == held, (changes, num_chunks)
 
 
 def test_the_operations_of_all_stages_are_those_of_the_model():
     config = model_config(num_layers=4)
-    assert sum(flops_per_token(config, 384, 16, stage, 2) for stage in (0, 1)) == flops_per_token(config, 384, 16)
+    of_stages = [flops_per_token(config, 384, 16, Stage(rank, 2)) for rank in (0, 1)]
+    assert sum(of_stages) == flops_per_token(config, 384, 16)
 
 
 def _counts():

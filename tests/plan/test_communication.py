@@ -45,6 +45,7 @@ CASES: tuple[tuple[Tree, Tree], ...] = (
     ({"recompute": "full", "precision": "bf16"}, {"context": 2}),
     ({"recompute": "selective"}, {"context": 2, "context_exchange": "ring"}),
     ({"global_batch_size": 8}, {"pipeline": 2}),
+    ({"global_batch_size": 8}, {"pipeline": 2, "virtual_pipeline": 2}),
 )
 
 
@@ -90,7 +91,7 @@ def _sends(training: Tree, parallel: Tree) -> None:
     if share.copies == 1:
         # the one rank that holds these weights goes through the reduction of their gradients all the same
         measured["all-reduce"] -= 4 * share.num_weights
-    if share.tensor == 1 and share.is_last:
+    if share.tensor == 1 and share.stage.is_last:
         # and the one that holds all of the vocabulary through that of its loss
         measured["all-reduce"] -= 3 * share.micro_batches * 4 * share.tokens
     assert payload.keys() <= measured.keys()

@@ -142,6 +142,7 @@ DIVIDED: tuple[tuple[Tree, Tree, Tree], ...] = (
     ({}, {}, {"tensor": 2} | EXCHANGES[2]),
     ({"num_layers": 4}, {"global_batch_size": 8}, {"pipeline": 2}),
     ({"num_layers": 4}, {"seq_length": 256, "global_batch_size": 8}, {"pipeline": 2}),
+    ({"num_layers": 4}, {"seq_length": 256, "global_batch_size": 8}, {"pipeline": 2, "virtual_pipeline": 2}),
 )
 
 

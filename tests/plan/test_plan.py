@@ -125,7 +125,7 @@ def test_stages_divide_layers_and_keep_micro_batches_for_those_to_come():
     weights = [each.num_weights for each in plan.share.of_all_stages()]
     assert weights == [layers + embedding, layers, layers, layers + embedding + 2048]
     assert [each.in_flight for each in plan.share.of_all_stages()] == [4, 3, 2, 1]
-    assert plan.share.stage == plan.stage_peaks.index(max(plan.stage_peaks)) == 0
+    assert plan.share.stage.rank == plan.stage_peaks.index(max(plan.stage_peaks)) == 0
     assert plan.memory.peak == plan.stage_peaks[0]
     # text is generated without stages
     assert plan.caches[2048] == 24 * 2 * 2048 * (2048 // 2) * 2
@@ -154,8 +154,29 @@ def test_the_time_counts_what_stages_wait_for():
     flops = 24 * layer + output + 7 * (6 * layer + output)
     assert plan.step_s == pytest.approx(flops * 2048 / (2 * 989.5e12 * 0.5))
     told = table(plan)
-    assert "(p-1)/(m+p-1) = 3/(8+3) = 27.3% of a step" in told
+    waits = "wait for (p-1)/(vm+p-1) = 27.3% of a step (p=4, v=1, m=8)"
+    assert f"4 stages of 6 layers by 1F1B, which {waits}" in told
     assert "Memory of one rank (of stage 1 of 4, the fullest)" in told
+
+
+def test_chunks_shorten_what_stages_wait_and_send_as_often():
+    plan = of(tensor=2, layout={"pipeline": 4, "virtual_pipeline": 3}, global_batch_size=8)
+    assert plan.bubble == 3 / (3 * 8 + 3)
+    # Megatron-core's schedule: 2 chunk passes for each later stage, 4 for each chunk but one, and the one at work
+    assert [each.in_flight for each in plan.share.of_all_stages()] == [15 / 3, 13 / 3, 11 / 3, 9 / 3]
+    whole = of(tensor=2, layout={"pipeline": 4}, global_batch_size=8)
+    assert plan.share.num_weights == whole.share.num_weights
+    sent = [
+        sum(each.sent for each in communication_of(share) if each.over == "pipeline")
+        for share in plan.share.of_all_stages()
+    ]
+    one_way = 8 * 2 * 2048 * 2048 // 2
+    assert sent == [5 * one_way, 6 * one_way, 6 * one_way, 5 * one_way]
+    layer, output = 6 * (12 * 2048**2 + 2048 * 2048), 6 * 32000 * 2048
+    # before the last stage can work, each of the others has computed one of its three chunks
+    flops = 18 * layer / 3 + 8 * (6 * layer + output)
+    assert plan.step_s == pytest.approx(flops * 2048 / (2 * 989.5e12 * 0.5))
+    assert "4 stages of 3 chunks of 2 layers by interleaved 1F1B" in table(plan)
 
 
 def test_the_command_prints_a_table_or_json(tmp_path, capsys):

@@ -29,6 +29,14 @@ MODELS: dict[str, dict[str, Any]] = {
     "carried": {"encoding": {"name": "tape"}},
     # the first of two stages has no weight of the encoding
     "bare stage": {"encoding": LEARNED, "nope_layers": [1, 2]},
+    # more layers than four stages have
+    "deep": {"encoding": LEARNED, "num_layers": 8},
+    "deep and shared": {
+        "encoding": {"name": "kerple_power", "shared_by_layers": True},
+        "num_layers": 8,
+        "nope_layers": [1],
+        "tied_embeddings": True,
+    },
 }
 Course = dict[str, list[float]]
 """Losses of all steps, and norms of the gradients where the engine tells them."""
@@ -42,7 +50,7 @@ def course_of(
     num_micro_batches: int = 2,
     recompute: str = "none",
 ) -> Course:
-    """The first steps of a four-layer model of `MODELS`; losses are the mean over data-parallel ranks."""
+    """The first steps of a model of `MODELS`, of four layers or more; losses are the mean over data-parallel ranks."""
     training = training_config(
         steps=STEPS,
         global_batch_size=BATCH,

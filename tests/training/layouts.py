@@ -31,6 +31,11 @@ class Layout:
         return self.data * prod(self.parallel.get(axis, 1) for axis in ("tensor", "context", "pipeline"))
 
     @property
+    def num_micro_batches(self) -> int:
+        """Of a step on each data rank."""
+        return max(2, self.parallel.get("pipeline", 1))
+
+    @property
     def parts(self) -> frozenset[str]:
         """Those of `PARTS` that it has."""
         told = self.parallel
@@ -38,7 +43,8 @@ class Layout:
         has = {
             "tensor": told.get("tensor", 1) > 1,
             "sequence": told.get("sequence", False),
-            "pipeline": told.get("pipeline", 1) > 1,
+            "pipeline": told.get("pipeline", 1) > 1 and told.get("virtual_pipeline", 1) == 1,
+            "pipeline, interleaved": told.get("virtual_pipeline", 1) > 1,
             "data": self.data > 1,
             f"ZeRO {self.zero_stage}": True,
             f"recompute {self.recompute}": self.recompute != "none",
@@ -56,6 +62,7 @@ PARTS: dict[str, dict[str, Any]] = {
     "sequence": {"parallel.tensor": 2, "parallel.sequence": True},
     **{f"context, {way}": {"parallel.context": 2, "parallel.context_exchange": way} for way in EXCHANGES},
     "pipeline": {"parallel.pipeline": 2},
+    "pipeline, interleaved": {"parallel.pipeline": 2, "parallel.virtual_pipeline": 2},
     "data": {},
     **{f"ZeRO {stage}": {"training.zero_stage": stage} for stage in range(4)},
     "recompute selective": {"training.recompute": "selective"},
@@ -63,6 +70,7 @@ PARTS: dict[str, dict[str, Any]] = {
 }
 """Parts of a layout, and what a run file says of them; the world's size says how many data ranks there are."""
 TENSOR, CONTEXT, STAGES = {"tensor": 2, "sequence": True}, {"context": 2}, {"pipeline": 2}
+INTERLEAVED = STAGES | {"virtual_pipeline": 2}
 
 
 def exchanged(exchange: str) -> dict[str, Any]:
@@ -73,6 +81,7 @@ LAYOUTS = (
     Layout(TENSOR, models=COMPARED, is_quick=True),
     Layout(STAGES, models=COMPARED, is_quick=True),
     Layout(STAGES, models=("randomized", "tied", "shared", "carried", "bare stage"), is_quick=True),
+    Layout(INTERLEAVED, models=("learned mep", "randomized", "tied", "shared", "carried", "bare stage"), is_quick=True),
     Layout(CONTEXT, models=("randomized", "tied", "shared", "carried"), is_quick=True),
     *(Layout(exchanged(exchange), models=("learned mep",), is_quick=True) for exchange in EXCHANGES),
     *(Layout(STAGES, recompute=what, models=("learned mep", "randomized"), is_quick=True)
@@ -81,6 +90,12 @@ LAYOUTS = (
     Layout({"tensor": 4, "sequence": True}, models=COMPARED),
     Layout({"pipeline": 4}, models=(*COMPARED, "randomized", "tied", "carried", "bare stage")),
     Layout(TENSOR | STAGES, models=COMPARED),
+    Layout(INTERLEAVED, models=COMPARED),
+    Layout({"pipeline": 4, "virtual_pipeline": 2}, models=("deep", "deep and shared")),
+    Layout(TENSOR | INTERLEAVED, models=COMPARED),
+    Layout(INTERLEAVED, data=2, models=("learned mep", "tied", "shared")),
+    *(Layout(TENSOR | exchanged(exchange) | INTERLEAVED) for exchange in EXCHANGES),
+    *(Layout(INTERLEAVED, recompute=what, models=("learned mep", "randomized")) for what in ("selective", "full")),
     Layout(CONTEXT | STAGES, models=("randomized", "tied", "shared", "carried")),
     Layout(STAGES, data=2, models=("learned mep", "tied", "shared")),
     *(Layout({"context": ranks, "context_exchange": exchange}, models=COMPARED)

@@ -39,7 +39,9 @@ def _trained(expected: dict[str, Course], layout: Layout) -> None:
     here = joined(**layout.parallel)
     assert here.data_size == layout.data
     for name in layout.models:
-        found = course_of(name, layout.parallel, here, layout.zero_stage, recompute=layout.recompute)
+        found = course_of(
+            name, layout.parallel, here, layout.zero_stage, layout.num_micro_batches, recompute=layout.recompute
+        )
         assert_alike(found, expected[name], (str(layout), name))
 
 

@@ -65,6 +65,18 @@ def test_tensorboard_shows_steps_and_tokens_across_restarts(tmp_path: Path):
     assert [value for _, value in slopes] == [1.0, 2.0, 6.0, 8.0, 10.0]
 
 
+def test_losses_by_position_are_lines_of_tensorboard_in_the_order_of_positions(tmp_path: Path):
+    writer = MetricsWriter(tmp_path, 0, tensorboard=True)
+    writer.write_by_position(5, (1, 2, 4, 12), (4.0, 3.0, 2.0, None))
+    writer.close()
+    events = EventAccumulator(str(tmp_path / "tensorboard" / "steps")).Reload()
+    tags = [f"validation loss by position/{positions}" for positions in ("01", "02", "03-04", "05-12")]
+    assert sorted(events.Tags()["scalars"]) == tags
+    assert scalars(tmp_path, "steps", tags[2]) == [(5, 2.0)]
+    assert "custom_scalars__config__" in events.Tags()["tensors"]
+    MetricsWriter(tmp_path, 5, tensorboard=False).write_by_position(6, (1,), (4.0,))
+
+
 def test_what_is_not_finite_is_null(tmp_path: Path):
     writer = MetricsWriter(tmp_path, 0, tensorboard=True)
     writer.write(1, 64, {"loss": float("nan"), "skipped_steps": 1}, {})
