@@ -10,6 +10,7 @@ import warnings
 from collections.abc import Sequence
 
 from megatron_mep.commands import (
+    analyze,
     check,
     checkpoint,
     doctor,
@@ -17,6 +18,7 @@ from megatron_mep.commands import (
     evaluate,
     export,
     generate,
+    harness,
     launch,
     plan,
     prepare,
@@ -42,6 +44,8 @@ VERBS = (
     evaluate,
     generate,
     probe,
+    harness,
+    analyze,
     report,
     study,
     export,

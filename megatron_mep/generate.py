@@ -33,6 +33,7 @@ from megatron_mep.parallel.environment import Environment
 from megatron_mep.parallel.groups import Groups, initialize, shutdown
 from megatron_mep.run import RunConfig, overridden, run_of
 from megatron_mep.training.precision import dtype_of
+from megatron_mep.undivided import UNDIVIDED, undivided_mistakes
 
 
 def generate(
@@ -49,8 +50,7 @@ def generate(
     """
     folder = find(checkpoint)
     # a single token divides neither over the tensor ranks nor over context ranks, and stages would wait for each other
-    alone = ["parallel.sequence=false", "parallel.context=1", "parallel.pipeline=1", "parallel.virtual_pipeline=1"]
-    run = overridden(run_of(load_tree(folder / RUN_FILE)), [*alone, *overrides])
+    run = overridden(run_of(load_tree(folder / RUN_FILE)), [*UNDIVIDED, *overrides])
     environment = Environment.discover(os.environ)
     mistakes = list(_layout_mistakes(run, environment.world_size))
     if mistakes:
@@ -80,16 +80,8 @@ def generate(
 
 
 def _layout_mistakes(run: RunConfig, world_size: int) -> Iterator[Mistake]:
-    if run.parallel.sequence:
-        yield Mistake("parallel.sequence", True, "must be false here: a single token does not divide over the tensor "
-                      "ranks", "leave it out")  # fmt: skip
-    reasons = {
-        "context": (run.parallel.context, "a single token does not divide over ranks"),
-        "pipeline": (run.parallel.pipeline, "stages would wait for each other, token by token"),
-    }
-    divided = {axis: told for axis, told in reasons.items() if told[0] > 1}
-    for axis, (size, reason) in divided.items():
-        yield Mistake(f"parallel.{axis}", size, f"must be 1 here: {reason}", "leave it out")
+    divided = list(undivided_mistakes(run, "text is written token by token"))
+    yield from divided
     if not divided and run.parallel.data(world_size) > 1:
         yield Mistake("parallel.tensor", run.parallel.tensor, f"must be the world size {world_size}: all ranks share "
                       "the model, and prompts are continued one after the other",

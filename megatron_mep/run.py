@@ -7,6 +7,7 @@ from typing import Any
 import yaml
 from pydantic import Field, ValidationError
 
+from megatron_mep.analysis.config import AnalysisConfig
 from megatron_mep.checkpoint.config import CheckpointConfig
 from megatron_mep.config.base import Config
 from megatron_mep.config.errors import ConfigError
@@ -58,6 +59,8 @@ class RunConfig(Config):
     """Text that a checkpoint writes."""
     probes: ProbesConfig = ProbesConfig()
     """Questions with known answers that a checkpoint is asked, by length."""
+    analysis: AnalysisConfig = AnalysisConfig()
+    """What a checkpoint uses of the tokens before, by length."""
     logging: LoggingConfig = LoggingConfig()
     """Progress, TensorBoard and metrics."""
 

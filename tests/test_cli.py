@@ -17,7 +17,7 @@ HEAVY = ("torch", "pydantic", "pydantic_core", "yaml", "megatron", "deepspeed", 
 
 
 VERBS = ("doctor", "check", "plan", "prepare", "train", "launch", "status", "checkpoint", "evaluate", "generate",
-         "probe", "report", "export", "study", "encodings", "tricks")  # fmt: skip
+         "probe", "harness", "analyze", "report", "export", "study", "encodings", "tricks")  # fmt: skip
 
 
 def python(*arguments: str) -> subprocess.CompletedProcess[str]:

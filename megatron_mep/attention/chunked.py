@@ -61,6 +61,12 @@ def chunked_attention(
     return torch.cat(outputs, dim=2).to(query.dtype)
 
 
+def weights_of(query: Tensor, key: Tensor, scores_of: Scores, tile: Tile) -> Tensor:
+    """The attention weights `[B, H, rows, keys]` of a tile's scaled queries; zero where the key is in the future."""
+    scores = scores_of(query, key, tile).to(query.dtype)
+    return scores.masked_fill(future_of(tile, query.device), -torch.inf).softmax(dim=-1)
+
+
 def future_of(tile: Tile, device: torch.device) -> Tensor:
     """Which keys are in the future of which queries, `[rows, keys]`."""
     query_position, key_position = positions_of(tile, torch.int64, device)
@@ -76,8 +82,7 @@ def positions_of(tile: Tile, dtype: torch.dtype, device: torch.device) -> tuple[
 
 def _attend(query: Tensor, key: Tensor, value: Tensor, scores_of: Scores, tile: Tile) -> Tensor:
     group_size = query.size(1) // key.size(1)
-    scores = scores_of(query, key, tile).to(query.dtype)
-    probs = scores.masked_fill(future_of(tile, query.device), -torch.inf).softmax(dim=-1)
+    weights = weights_of(query, key, scores_of, tile)
     # the heads of a group side by side, [B, G, group_size * rows, ...], read its values as one
-    context = probs.unflatten(1, (-1, group_size)).flatten(2, 3) @ value
+    context = weights.unflatten(1, (-1, group_size)).flatten(2, 3) @ value
     return context.unflatten(2, (group_size, -1)).flatten(1, 2)

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from megatron_mep.attention.chunked import NUM_ROWS, chunked_attention
+from megatron_mep.attention.chunked import NUM_ROWS, Scores, chunked_attention
 from megatron_mep.attention.tiles import Tile
 from megatron_mep.encodings import products
 
@@ -39,8 +39,14 @@ def key_bias_attention(
     assert running_sum.shape == expected, f"running sum {tuple(running_sum.shape)}, not {expected}"
     assert running_sum.dtype in (torch.float32, torch.float64), f"a sum is fp32 or wider, not {running_sum.dtype}"
     assert gain is None or gain.shape == query.shape[:3], f"a gain of every query, not {tuple(gain.shape)}"
+    scores_of = biased_by_sums(running_sum, gain, num_queries)
+    return chunked_attention(query, key, value, scores_of, scale=scale, num_rows=num_rows)
+
+
+def biased_by_sums(running_sum: Tensor, gain: Tensor | None, num_queries: int) -> Scores:
+    """The scores of that attention."""
     # a constant of a row changes nothing after the softmax, so that no gradient flows through this one
-    sum_at_query = running_sum[:, :, num_keys - num_queries :].detach()
+    sum_at_query = running_sum[:, :, running_sum.size(2) - num_queries :].detach()
 
     def biased(query: Tensor, key: Tensor, tile: Tile) -> Tensor:
         scores = products.scores(query, key)
@@ -48,7 +54,7 @@ def key_bias_attention(
         bias = bias.to(scores.dtype)
         return scores.add_(bias if gain is None else gain[:, :, tile.rows, None].to(bias.dtype) * bias)
 
-    return chunked_attention(query, key, value, biased, scale=scale, num_rows=num_rows)
+    return biased
 
 
 def running_sum_of(increments: Tensor, before: Tensor | None = None) -> Tensor:

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from megatron_mep.attention.chunked import NUM_ROWS, chunked_attention, positions_of
+from megatron_mep.attention.chunked import NUM_ROWS, Scores, chunked_attention, positions_of
 from megatron_mep.attention.tiles import Tile
 
 Pairs = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
@@ -30,6 +30,11 @@ def pair_scores_attention(
     Returns:
         `[B, H, Q, D]` in the query's type.
     """
+    return chunked_attention(query, key, value, scores_of_pairs(pairs), scale=scale, num_rows=num_rows)
+
+
+def scores_of_pairs(pairs: Pairs) -> Scores:
+    """The scores of that attention."""
 
     def scores_of(query: Tensor, key: Tensor, tile: Tile) -> Tensor:
         scores = pairs(query, key, *positions_of(tile, torch.int64, query.device))
@@ -37,4 +42,4 @@ def pair_scores_attention(
         assert scores.shape == expected, f"scores {tuple(scores.shape)}, not {expected}"
         return scores
 
-    return chunked_attention(query, key, value, scores_of, scale=scale, num_rows=num_rows)
+    return scores_of

@@ -4,16 +4,19 @@ from collections.abc import Callable
 
 from torch import Tensor
 
-from megatron_mep.attention.chunked import NUM_ROWS, chunked_attention, positions_of
+from megatron_mep.attention.chunked import NUM_ROWS, Scores, chunked_attention, positions_of
 from megatron_mep.attention.tiles import Tile
 from megatron_mep.encodings import products
+
+BiasOf = Callable[[Tensor, Tensor], Tensor]
+"""`(query position [rows], key position [keys])` -> bias `[H, rows, keys]`."""
 
 
 def position_bias_attention(
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    bias_of: Callable[[Tensor, Tensor], Tensor],
+    bias_of: BiasOf,
     *,
     scale: float,
     num_rows: int = NUM_ROWS,
@@ -32,6 +35,11 @@ def position_bias_attention(
     Returns:
         `[B, H, Q, D]` in the query's type.
     """
+    return chunked_attention(query, key, value, biased_by_positions(bias_of), scale=scale, num_rows=num_rows)
+
+
+def biased_by_positions(bias_of: BiasOf) -> Scores:
+    """The scores of that attention."""
 
     def biased(query: Tensor, key: Tensor, tile: Tile) -> Tensor:
         scores = products.scores(query, key)
@@ -39,4 +47,4 @@ def position_bias_attention(
         assert bias.shape == scores.shape[1:], f"bias {tuple(bias.shape)} for scores {tuple(scores.shape)}"
         return scores.add_(bias)
 
-    return chunked_attention(query, key, value, biased, scale=scale, num_rows=num_rows)
+    return biased

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from torch import Tensor
 
-from megatron_mep.attention.chunked import NUM_ROWS, chunked_attention, future_of, positions_of
+from megatron_mep.attention.chunked import NUM_ROWS, Scores, chunked_attention, future_of, positions_of
 from megatron_mep.attention.tiles import Tile
 from megatron_mep.encodings import products
 
@@ -31,6 +31,11 @@ def score_mix_attention(
     Returns:
         `[B, H, Q, D]` in the query's type.
     """
+    return chunked_attention(query, key, value, mixed_scores(mix), scale=scale, num_rows=num_rows)
+
+
+def mixed_scores(mix: Mix) -> Scores:
+    """The scores of that attention."""
 
     def mixed(query: Tensor, key: Tensor, tile: Tile) -> Tensor:
         scores = products.scores(query, key)
@@ -39,4 +44,4 @@ def score_mix_attention(
         assert new.shape == scores.shape, f"mixed scores {tuple(new.shape)}, not {tuple(scores.shape)}"
         return new
 
-    return chunked_attention(query, key, value, mixed, scale=scale, num_rows=num_rows)
+    return mixed

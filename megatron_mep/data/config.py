@@ -1,11 +1,22 @@
 """The `data` section of a run file: which text, which tokenizer, and where the prepared corpus lies."""
 
+from string import ascii_letters, digits
 from typing import Annotated, Literal
 
-from pydantic import Field, field_validator
+from pydantic import AfterValidator, Field
 
 from megatron_mep.config.base import Config
 from megatron_mep.formal import AnyFormalTask
+
+
+def _ascending(bounds: tuple[int, int]) -> tuple[int, int]:
+    if bounds[0] > bounds[1]:
+        raise ValueError(f"must be the least and the most; write [{bounds[1]}, {bounds[0]}]")
+    return bounds
+
+
+Range = Annotated[tuple[Annotated[int, Field(ge=1)], Annotated[int, Field(ge=1)]], AfterValidator(_ascending)]
+"""The least and the most of what is drawn, all numbers from the one to the other being equally frequent."""
 
 
 class PythonStandardLibrary(Config):
@@ -52,22 +63,39 @@ class Formal(Config):
     kind: Literal["formal"]
     tasks: tuple[AnyFormalTask, ...] = Field(min_length=1)
     """Which tasks; a document is of each of them equally often."""
-    lengths: tuple[Annotated[int, Field(ge=1)], Annotated[int, Field(ge=1)]] = (1, 40)
-    """The shortest and the longest exercise; all lengths from the one to the other are equally frequent."""
+    lengths: Range = (1, 40)
+    """Lengths of the exercises, in what each task counts."""
     documents: int = Field(default=100_000, gt=0)
     """How many exercises; short ones may come more than once."""
     seed: int = Field(default=0, ge=0)
     """Decides what they ask."""
 
-    @field_validator("lengths")
-    @classmethod
-    def _ascending(cls, lengths: tuple[int, int]) -> tuple[int, int]:
-        if lengths[0] > lengths[1]:
-            raise ValueError(f"must be the shortest and the longest; write [{lengths[1]}, {lengths[0]}]")
-        return lengths
+
+class Copies(Config):
+    """Characters drawn at random, stretches of which come again: only a model that finds and copies can foretell any.
+
+    What it learns is induction: it looks for what it has just read, and copies what followed there. After the test of
+    "In-context Learning and Induction Heads", arXiv:2209.11895, which repeats a stretch of random tokens.
+    """
+
+    kind: Literal["copies"]
+    characters: str = Field(default=ascii_letters + digits + " .,?\n", min_length=2)
+    """What is drawn from, each as often as it stands here."""
+    documents: int = Field(default=4000, gt=0)
+    """How many documents."""
+    length: int = Field(default=1024, gt=0)
+    """Characters of a document."""
+    fresh: Range = (2, 8)
+    """Characters drawn between two copies."""
+    copied: Range = (8, 32)
+    """Characters of a copy; one that is longer than its distance repeats itself."""
+    distance: Range = (4, 96)
+    """How many characters back a copy looks, evenly by their logarithm: as often from 4 to 8 as from 40 to 80."""
+    seed: int = Field(default=0, ge=0)
+    """Decides what is drawn."""
 
 
-AnySource = Annotated[PythonStandardLibrary | Files | Hub | Formal, Field(discriminator="kind")]
+AnySource = Annotated[PythonStandardLibrary | Files | Hub | Formal | Copies, Field(discriminator="kind")]
 
 
 class TrainTokenizer(Config):

@@ -14,8 +14,8 @@ from typing import TypeAlias
 from pyarrow import ArrowException
 
 from megatron_mep.config.errors import DataError, Mistake
-from megatron_mep.data import exercises, tables, text_files
-from megatron_mep.data.config import Files, Formal, Hub, PythonStandardLibrary
+from megatron_mep.data import copies, exercises, tables, text_files
+from megatron_mep.data.config import AnySource, Copies, Files, Formal, Hub, PythonStandardLibrary
 from megatron_mep.data.documents import Document, Source
 
 _Reader: TypeAlias = Callable[[Path], Iterator[Document]]
@@ -23,18 +23,18 @@ _Reader: TypeAlias = Callable[[Path], Iterator[Document]]
 _FORMATS = {".txt": "text", ".md": "text", ".py": "text", ".jsonl": "jsonl", ".parquet": "parquet"}
 
 
-def source_files(source: PythonStandardLibrary | Files | Hub | Formal) -> tuple[Path, ...]:
-    """The files of a source, in the order they are read; none for a dataset of the hub, nor for exercises."""
+def source_files(source: AnySource) -> tuple[Path, ...]:
+    """The files of a source, in the order they are read; none for a dataset of the hub, nor for what is drawn."""
     match source:
         case PythonStandardLibrary():
             return _standard_library(source.max_bytes)
         case Files():
             return _matching(source.paths)
-        case Hub() | Formal():
+        case Hub() | Formal() | Copies():
             return ()
 
 
-def open_source(source: PythonStandardLibrary | Files | Hub | Formal) -> Source:
+def open_source(source: AnySource) -> Source:
     """The documents of a source. Those of the hub are downloaded here."""
     match source:
         case PythonStandardLibrary():
@@ -45,6 +45,8 @@ def open_source(source: PythonStandardLibrary | Files | Hub | Formal) -> Source:
             return tables.open_hub(source)
         case Formal():
             return exercises.open_exercises(source)
+        case Copies():
+            return copies.open_copies(source)
 
 
 def _standard_library(max_bytes: int | None) -> tuple[Path, ...]:

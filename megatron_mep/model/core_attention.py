@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from megatron_mep.attention.backend import Backend
 from megatron_mep.attention.key_bias import running_sum_of
+from megatron_mep.attention.scoring import Observer, Scoring
 from megatron_mep.attention.step import Decoding
 from megatron_mep.attention.work import Work
 from megatron_mep.encodings.base import DistanceBias, Encoding, KeyBias, LayerSizes
@@ -75,6 +76,8 @@ class EncodedAttention(MegatronModule):
         """What a backend that drops keys has counted."""
         self.largest_score: Callable[[], Tensor] | None = None
         """The largest score that any query and key can have, where their norms fix it; set by who builds both."""
+        self.observer: Observer | None = None
+        """Told in every forward pass what the scores are made of; none is where context ranks share the sequence."""
         self._decoding = Decoding()
         self.hands_on = isinstance(encoding, Carried) and layer_number < config.num_layers
         """Whether the next layer reads states that this one changes."""
@@ -141,6 +144,8 @@ class EncodedAttention(MegatronModule):
         else:
             acting = acting_on_scores(self.encoding, position, query.shape[2], attention_mask, weights)
         by_head = [tensor.permute(1, 2, 0, 3) for tensor in (query, key, value)]
+        if self.observer is not None:
+            self.observer(Scoring(self.encoding, by_head[0], by_head[1], acting, self.scale))
         options = self._options(position[..., num_keys - num_queries :])
         if decodes and self.backend.step and self.backend.counts_work:
             self._decoding.note(by_head[1], num_queries)

@@ -1,12 +1,12 @@
 """Result rows -> comparisons: rows that scored the same tokens by the same protocol stand together, others never."""
 
-import json
 import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from megatron_mep.reporting.records import Row
+from megatron_mep.reporting.models import labels_of, model_of
+from megatron_mep.reporting.rows import Row
 from megatron_mep.reporting.tricks import with_tricks
 
 NAMES = {"blocks": "Blocks", "per-position": "Blocks, by position", "sliding": "Sliding windows"}
@@ -76,12 +76,6 @@ def comparisons(rows: Iterable[Row]) -> list[Comparison]:
         groups[row.protocol, row.last_k, stride, row.scored_tokens, row.scored_hash, row.tokenizer_hash].append(row)
     apart = _reasons_apart([group[0] for group in groups.values()])
     return [_comparison(group, reason) for group, reason in zip(groups.values(), apart, strict=True)]
-
-
-def model_of(row: Row) -> tuple[object, ...]:
-    """What makes two rows one model's: its training and the tricks put on it, and last its step."""
-    options, tricks = (json.dumps(stated, sort_keys=True) for stated in (row.encoding_options, row.extrapolation))
-    return row.run, row.encoding, options, row.train_length, row.seed, tricks, row.step
 
 
 def _comparison(rows: list[Row], apart: str | None) -> Comparison:
@@ -160,8 +154,8 @@ def _lines(rows: list[Row]) -> tuple[Line, ...]:
     by_model: dict[tuple[object, ...], list[Row]] = defaultdict(list)
     for row in rows:
         by_model[model_of(row)].append(row)
-    labels = _labels([own[0] for own in by_model.values()])
-    return tuple(_line(label, own) for label, own in zip(labels, by_model.values(), strict=True))
+    labels = labels_of(rows)
+    return tuple(_line(labels[model], own) for model, own in by_model.items())
 
 
 def _line(label: str, rows: list[Row]) -> Line:
@@ -174,15 +168,3 @@ def _line(label: str, rows: list[Row]) -> Line:
         cut = {length: trained for length in full if length > model.train_length}
     within = {length: row for length, row in full.items() if length <= model.train_length}
     return Line(label, model, full, within | cut if cut else {})
-
-
-def _labels(models: Sequence[Row]) -> list[str]:
-    """Runs and tricks; where several models share a run, with what tells them apart: step, seed, encoding, place."""
-    labels: list[str] = []
-    for model in models:
-        namesakes = [other for other in models if other.run == model.run]
-        parts = {"step": model.step, "seed": model.seed, "encoding": model.encoding}
-        apart = [f"{name} {value}" for name, value in parts.items() if {getattr(n, name) for n in namesakes} != {value}]
-        labels.append(", ".join([with_tricks(model, namesakes), *apart]))
-    taken = Counter(labels)
-    return [f"{label} ({place})" if taken[label] > 1 else label for place, label in enumerate(labels, start=1)]

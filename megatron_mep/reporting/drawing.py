@@ -1,11 +1,8 @@
-"""How figures look and leave as SVG and PNG: colours, markers, legends, without matplotlib's global figure state."""
+"""How figures look and leave as SVG and PNG: fonts, lines, legends, without matplotlib's global figure state."""
 
 import io
-import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from html import escape
 from textwrap import wrap
 from typing import Any
 
@@ -13,13 +10,10 @@ import matplotlib as mpl
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-WIDE_IN = 9.6
-NARROW_IN = 4.0
-"""Widths in inches for a screen, and for a telephone."""
+from megatron_mep.reporting.charts import Style
 
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
-"""Okabe and Ito's palette for all kinds of colour vision, without its yellow, which white swallows."""
-MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
+WIDE_IN = 9.6
+"""Width of a figure in inches."""
 DASHED = (0, (4, 2.5))
 LOOK: dict[Any, Any] = {
     "font.family": "sans-serif",
@@ -44,20 +38,6 @@ LOOK: dict[Any, Any] = {
 }
 
 
-@dataclass(frozen=True)
-class Style:
-    """How a model is drawn, in every figure of a report."""
-
-    colour: str
-    marker: str
-
-
-def styles(names: Iterable[str]) -> dict[str, Style]:
-    """A style for each name; seven colours and eight markers make 56 different ones."""
-    unique = dict.fromkeys(names)
-    return {name: Style(COLOURS[i % len(COLOURS)], MARKERS[i % len(MARKERS)]) for i, name in enumerate(unique)}
-
-
 @contextmanager
 def look() -> Iterator[None]:
     """Within it, figures are made and written as a report wants them."""
@@ -65,13 +45,11 @@ def look() -> Iterator[None]:
         yield
 
 
-def legend(figure: Figure, style: Mapping[str, Style], names: Iterable[str], others: Sequence[Line2D]) -> None:
-    """Below the figure, which grows by it: the models by their style, then the other kinds of line."""
-    wanted = set(names)
+def legend(figure: Figure, style: Mapping[str, Style], others: Sequence[Line2D]) -> None:
+    """Below the figure, which grows by it: names by their style, then the other kinds of line."""
     handles = [
         Line2D([], [], color=drawn.colour, marker=drawn.marker, label=_label(name, int(figure.get_figwidth() * 10)))
         for name, drawn in style.items()
-        if name in wanted
     ]
     handles += others
     lines = [str(handle.get_label()).splitlines() for handle in handles]
@@ -88,13 +66,6 @@ def svg(figure: Figure) -> str:
     with look():
         figure.savefig(text, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
     return text.getvalue()
-
-
-def inline_svg(figure: Figure, name: str, description: str) -> str:
-    """The figure as an element of an HTML page; its ids start with `name`, so that no two figures share one."""
-    document = svg(figure)
-    element = re.sub(r'(\bid="|url\(#|href="#)', rf"\g<1>{name}-", document[document.index("<svg") :])
-    return element.replace("<svg ", f'<svg role="img" aria-label="{escape(description)}" ', 1)
 
 
 def png(figure: Figure) -> bytes:

@@ -1,81 +1,20 @@
-"""Reads what a report is made of: result rows and training metrics, one JSON object a line.
-
-The reader takes from a row what a report shows and leaves the rest alone, so that a newer writer may add to it.
-"""
+"""Reads rows and training records from files of one JSON object a line; every broken line is told, with the reason."""
 
 import hashlib
 import json
-import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
-from pydantic import AwareDatetime, BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ValidationError
 
 from megatron_mep.config.errors import DataError, Mistake
+from megatron_mep.reporting.rows import SCHEMA_VERSION, AnalysisRow, AnyRow, ProbeRow, Row, TrainingPoint
+from megatron_mep.reporting.studies import Summary
 
-SCHEMA_VERSION = 1
-
-
-class Row(BaseModel):
-    """A result row, as far as a report reads it."""
-
-    model_config = ConfigDict(frozen=True, extra="ignore", protected_namespaces=())
-
-    schema_version: Literal[1]
-    run: str
-    purpose: Literal["evaluation", "validation"]
-    encoding: str
-    encoding_options: dict[str, Any]
-    extrapolation: tuple[dict[str, Any], ...] = ()
-    """The length tricks that were put on the encoding, in turn, each by its name and all its options."""
-    checkpoint: str | None
-    step: int
-    consumed_tokens: int
-    num_parameters: int
-    train_length: int
-    seed: int
-    tokenizer_hash: str
-    corpus_fingerprint: str
-    precision: str
-    attention_backend: str
-    attention_epsilon: float = 0.0
-    tensor_parallel: int
-    data_parallel: int
-    version: str
-    protocol: str
-    length: int
-    context: Literal["full", "cut"]
-    window: int
-    stride: int | None
-    last_k: int | None
-    scored_tokens: int
-    scored_hash: str
-    nll: float | None
-    """Nats per token; `None` where `non_finite` tokens have none."""
-    perplexity: float | None
-    bits_per_byte: float | None
-    non_finite: int
-    created: AwareDatetime
-
-    @property
-    def value(self) -> float:
-        """Perplexity: infinite beyond the largest double, NaN where the NLL of some token is not finite."""
-        if self.perplexity is not None:
-            return self.perplexity
-        return math.nan if self.non_finite else math.inf
-
-
-class TrainingPoint(BaseModel):
-    """One record of a run's training metrics, as far as a report reads it."""
-
-    model_config = ConfigDict(frozen=True, extra="ignore")
-
-    step: int
-    consumed_tokens: int
-    loss: float | None = None
-    validation_loss: float | None = None
+KINDS: dict[str, type[AnyRow]] = {"retrieval": ProbeRow, "formal": ProbeRow, "analysis": AnalysisRow}
+"""What a row's `kind` says it is; a result row has none."""
 
 
 @dataclass(frozen=True)
@@ -89,42 +28,75 @@ class Read:
 
 @dataclass(frozen=True)
 class Record:
-    """A result row with the line it was read from."""
+    """A row with the line it was read from."""
 
-    row: Row
+    row: AnyRow
     line: str
 
 
+Kept = TypeVar("Kept")
 Model = TypeVar("Model", bound=BaseModel)
 
 
 def read_rows(path: Path) -> tuple[list[Record], Read]:
-    """The rows of a results file; every broken line is told in a `DataError`."""
-    return _read(path, Row, "a result row", Record)
+    """The rows of a file, of any kind; every broken line is told in a `DataError`."""
+    return _read(path, lambda tree, line: Record(_row(tree), line))
 
 
 def read_metrics(path: Path) -> tuple[list[TrainingPoint], Read]:
     """The records of a training run's metrics; every broken line is told in a `DataError`."""
-    return _read(path, TrainingPoint, "a training record", lambda point, _: point)
+    return _read(path, lambda tree, _: _validated(TrainingPoint, tree, "a training record"))
 
 
-Kept = TypeVar("Kept")
+def read_summary(path: Path) -> tuple[Summary, Read]:
+    """A study's summary; a `DataError` tells why a file is none."""
+    content = path.read_bytes()
+    try:
+        summary = Summary.model_validate_json(content)
+    except ValidationError as error:
+        rule = f"must be the summary of a study ({'; '.join(_reasons(error))})"
+        raise DataError(
+            Mistake(str(path), None, rule, "summarize the study again, `mep study STUDY --summary`")
+        ) from None
+    return summary, Read(path, hashlib.sha256(content).hexdigest(), len(summary.cells))
 
 
-def _read(path: Path, model: type[Model], what: str, keep: Callable[[Model, str], Kept]) -> tuple[list[Kept], Read]:
+class _BrokenLineError(ValueError):
+    """What a line must be, and why it is not."""
+
+
+def _read(path: Path, keep: Callable[[Any, str], Kept]) -> tuple[list[Kept], Read]:
     content = path.read_bytes()
     kept: list[Kept] = []
     mistakes: list[Mistake] = []
     for number, line in enumerate(content.decode(errors="replace").splitlines(), start=1):
         try:
-            kept.append(keep(model.model_validate(json.loads(line)), line))
+            kept.append(keep(json.loads(line), line))
         except json.JSONDecodeError as error:
             mistakes.append(_broken(path, number, f"must be JSON ({error})"))
-        except ValidationError as error:
-            mistakes.append(_broken(path, number, f"must be {what} ({'; '.join(_reasons(error))})"))
+        except _BrokenLineError as error:
+            mistakes.append(_broken(path, number, str(error)))
     if mistakes:
         raise DataError(mistakes)
     return kept, Read(path, hashlib.sha256(content).hexdigest(), len(kept))
+
+
+def _row(tree: Any) -> AnyRow:
+    stated = tree if isinstance(tree, dict) else {}
+    if stated.get("schema_version", SCHEMA_VERSION) != SCHEMA_VERSION:
+        raise _BrokenLineError(
+            f"must be a row of schema_version {SCHEMA_VERSION}, which this version reads, "
+            f"not {stated['schema_version']!r}"
+        )
+    kind = KINDS.get(str(stated.get("kind")), Row)
+    return _validated(kind, tree, "a result row" if kind is Row else f"a row of kind {stated['kind']}")
+
+
+def _validated(model: type[Model], tree: Any, what: str) -> Model:
+    try:
+        return model.model_validate(tree)
+    except ValidationError as error:
+        raise _BrokenLineError(f"must be {what} ({'; '.join(_reasons(error))})") from None
 
 
 def _reasons(error: ValidationError) -> Iterator[str]:

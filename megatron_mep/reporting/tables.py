@@ -1,14 +1,11 @@
-"""Comparisons as tables: plain text for the terminal, Markdown, CSV, and the grid of strings that all of them show."""
+"""Tables of a report as grids of strings: perplexity by length, answers by length, receptive fields."""
 
-import csv
-import io
-import json
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from megatron_mep.reporting.comparison import Comparison, Line
-from megatron_mep.reporting.records import Row
+from megatron_mep.reporting.rows import AnalysisRow, Row
 
 
 @dataclass(frozen=True)
@@ -16,46 +13,68 @@ class GridRow:
     """A row of a table, ready to be shown."""
 
     kind: str
-    """`full`, `cut` or `ratio`."""
+    """`full`, or what it tells besides the full row above it: `cut` or `ratio`."""
     head: str
     """The line's label, and below it what the other rows are."""
     cells: tuple[str, ...]
-    """One a length."""
+    """One a column."""
     best: tuple[bool, ...]
-    """Where the cell is the lowest perplexity of its length, all context seen."""
+    """Where the cell is the best of its column, all context seen."""
 
 
-CSV_COLUMNS = (
-    *("protocol", "last_k", "scored_tokens", "scored_hash", "tokenizer_hash"),
-    *("run", "encoding", "extrapolation", "step", "seed", "train_length", "length", "context", "window", "stride"),
-    *("perplexity", "nll", "bits_per_byte", "non_finite", "ratio_to_train_length", "checkpoint", "created"),
-)
+@dataclass(frozen=True)
+class Grid:
+    """A table, ready to be written in any language."""
+
+    title: str
+    corner: str
+    columns: tuple[str, ...]
+    rows: tuple[GridRow, ...]
+    notes: tuple[str, ...] = ()
+    caption: str = ""
+    """What is to be said below it, where its title is not enough."""
 
 
-def grid(comparison: Comparison) -> list[GridRow]:
+def perplexity_grid(comparison: Comparison) -> Grid:
     """Per line: perplexity with all context, the control, and the ratio to the training length."""
-    return [row for line in comparison.lines for row in _line_rows(line, comparison)]
+    rows = tuple(row for line in comparison.lines for row in _line_rows(line, comparison))
+    columns = tuple(map(str, comparison.lengths))
+    caption = "Perplexity, the lowest of each length in bold." if len(comparison.lines) > 1 else ""
+    return Grid(comparison.title, "perplexity at length", columns, rows, comparison.notes, caption)
 
 
-def as_text(comparisons: Sequence[Comparison]) -> str:
-    """Tables for the terminal."""
-    return "\n".join(_text_table(comparison) for comparison in comparisons)
+def score_grid(title: str, lengths: Sequence[int], scores: Mapping[str, Mapping[int, float]]) -> Grid:
+    """Percentages of each model by length; the highest of a length is the best."""
+    told = {label: [_percent(own.get(length)) for length in lengths] for label, own in scores.items()}
+    highest = [_percent(max(filter(math.isfinite, _at(length, scores)), default=0.0)) for length in lengths]
+    rows = [
+        GridRow(
+            "full",
+            label,
+            tuple(cells),
+            tuple(len(scores) > 1 and cell == best != _percent(0.0) for cell, best in zip(cells, highest, strict=True)),
+        )
+        for label, cells in told.items()
+    ]
+    return Grid(title, "right (%) at length", tuple(map(str, lengths)), tuple(rows))
 
 
-def as_markdown(comparisons: Sequence[Comparison]) -> str:
-    """Tables for a Markdown file, the lowest perplexity of a length in bold."""
-    return "\n".join(_markdown_table(comparison) for comparison in comparisons)
-
-
-def as_csv(comparisons: Sequence[Comparison]) -> str:
-    """One record a number, in full precision; what may be compared agrees in `scored_hash` and `tokenizer_hash`."""
-    text = io.StringIO()
-    writer = csv.DictWriter(text, CSV_COLUMNS, extrasaction="ignore", lineterminator="\n")
-    writer.writeheader()
-    for comparison in comparisons:
-        for line in comparison.lines:
-            writer.writerows(_csv_record(row, line) for row in line.measured)
-    return text.getvalue()
+def receptive_field_grid(analyses: Mapping[str, Mapping[int, AnalysisRow]]) -> Grid:
+    """The distance that holds most of the gradient, of each model by length."""
+    rows = [row for own in analyses.values() for row in own.values()]
+    lengths = sorted({row.length for row in rows})
+    share = f"{rows[0].receptive_field_share:.0%}"
+    nowhere = (False,) * len(lengths)
+    told = {
+        label: tuple(str(own[length].receptive_field or "not finite") if length in own else "-" for length in lengths)
+        for label, own in analyses.items()
+    }
+    return Grid(
+        f"Receptive field: distance that holds {share} of the gradient",
+        "tokens at length",
+        tuple(map(str, lengths)),
+        tuple(GridRow("full", label, cells, nowhere) for label, cells in told.items()),
+    )
 
 
 def shown(perplexity: float) -> str:
@@ -67,6 +86,16 @@ def shown(perplexity: float) -> str:
     if perplexity < 1000:
         return f"{perplexity:.1f}"
     return f"{perplexity:.0f}" if perplexity < 100_000 else f"{perplexity:.3g}"
+
+
+def _at(length: int, scores: Mapping[str, Mapping[int, float]]) -> list[float]:
+    return [own[length] for own in scores.values() if length in own]
+
+
+def _percent(value: float | None) -> str:
+    if value is None:
+        return "-"
+    return "not finite" if math.isnan(value) else f"{value:.1f}"
 
 
 def _line_rows(line: Line, comparison: Comparison) -> Iterable[GridRow]:
@@ -94,41 +123,3 @@ def _is_lowest(line: Line, length: int, comparison: Comparison) -> bool:
 
 def _cell(row: Row | None) -> str:
     return "-" if row is None else shown(row.value)
-
-
-def _text_table(comparison: Comparison) -> str:
-    head = ["perplexity at length", *(str(length) for length in comparison.lengths)]
-    rows = [[row.head if row.kind == "full" else f"  {row.head}", *row.cells] for row in grid(comparison)]
-    widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
-    lines = []
-    for first, *cells in [head, ["-" * width for width in widths], *rows]:
-        aligned = [cell.rjust(width) for cell, width in zip(cells, widths[1:], strict=True)]
-        lines.append("  ".join([first.ljust(widths[0]), *aligned]))
-    return "\n".join([comparison.title, *comparison.notes, "", *lines, ""])
-
-
-def _markdown_table(comparison: Comparison) -> str:
-    head = ["perplexity at length", *(str(length) for length in comparison.lengths)]
-    rule = [":--", *("--:" for _ in comparison.lengths)]
-    rows = [
-        [_escaped(row.head) if row.kind == "full" else f"*{row.head}*", *_emphasised(row)] for row in grid(comparison)
-    ]
-    table = [f"| {' | '.join(cells)} |" for cells in [head, rule, *rows]]
-    notes = [f"{_escaped(note)}\n" for note in comparison.notes]
-    return "\n".join([f"## {comparison.title}\n", *notes, *table, ""])
-
-
-def _emphasised(row: GridRow) -> list[str]:
-    return [f"**{cell}**" if best else cell for cell, best in zip(row.cells, row.best, strict=True)]
-
-
-def _escaped(text: str) -> str:
-    """Text that Markdown shows as it is, inside a table too."""
-    return "".join(f"\\{character}" if character in "\\`*_{}[]<>#|" else character for character in text)
-
-
-def _csv_record(row: Row, line: Line) -> dict[str, object]:
-    ratio = line.ratio(row.length) if row.context == "full" else math.nan
-    record = row.model_dump() | {"perplexity": row.value, "created": row.created.isoformat()}
-    record["extrapolation"] = json.dumps(row.extrapolation) if row.extrapolation else ""
-    return record | {"ratio_to_train_length": "" if math.isnan(ratio) else ratio}

@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from typing import Any
 
-from megatron_mep.reporting.records import Row
+from megatron_mep.reporting.rows import ModelRow
 
 
-def with_tricks(model: Row, others: Sequence[Row]) -> str:
+def with_tricks(model: ModelRow, others: Sequence[ModelRow]) -> str:
     """The run's name and the tricks that act: `rope + yarn factor 4`.
 
     Each is told by its first option, where one is stated, and by those that it has otherwise in another model of the
@@ -20,7 +20,7 @@ def with_tricks(model: Row, others: Sequence[Row]) -> str:
     return " + ".join([model.run, *tricks])
 
 
-def _names(model: Row) -> list[Any]:
+def _names(model: ModelRow) -> list[Any]:
     return [trick["name"] for trick in model.extrapolation]
 
 

@@ -183,8 +183,8 @@ def test_chunks_of_a_prompt_change_nothing(trained: RunConfig, alone: Told, chun
         (1, ["--prompt", "a", "data.folder=elsewhere"], "mep: data.folder = 'elsewhere': must hold tokenizer.model"),
         (2, ["--prompt", "a"], "mep: parallel.tensor = 1: must be the world size 2"),
         (2, ["--prompt", "a", "parallel.tensor=2", "parallel.sequence=true"],
-         "mep: parallel.sequence = True: must be false here"),
-        (2, ["--prompt", "a", "parallel.context=2"], "mep: parallel.context = 2: must be 1 here"),
+         "mep: parallel.sequence = True: cannot be used here"),
+        (2, ["--prompt", "a", "parallel.context=2"], "mep: parallel.context = 2: cannot be used here"),
     ],
 )  # fmt: skip
 def test_what_the_user_can_put_right_is_told_on_every_rank(

@@ -73,7 +73,7 @@ def test_a_report_has_a_curve_for_each_and_labels_it(
     name = trained.name
     for label in (name, f"{name} + yarn factor 4", f"{name} + yarn factor 4 + log_n", f"{name} + yarn factor 8"):
         assert f"\n{label}  " in table, label
-        assert label in (tmp_path / "length_curves.svg").read_text()
+        assert label in (tmp_path / "figures" / "length_curves.svg").read_text()
     page = (tmp_path / "index.html").read_text()
     assert "+ yarn" in page
     assert "beta_fast" in page

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from megatron_mep.catalogue import KINDS
 from megatron_mep.encodings.alibi import Alibi
 from megatron_mep.encodings.base import Encoding
 from megatron_mep.encodings.fire import Fire
@@ -68,3 +69,10 @@ VARIANTS = (
 )
 
 MODELS = (*published(), *VARIANTS)
+
+
+def of_each_kind() -> Iterator[Model]:
+    """The first model under an encoding of each kind, and the first one under length tricks."""
+    chosen = {next(model.name for model in MODELS if isinstance(model.encoding, kind)) for kind in KINDS}
+    chosen.add(next(model.name for model in MODELS if model.tricks))
+    return (model for model in MODELS if model.name in chosen)

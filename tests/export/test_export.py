@@ -32,15 +32,12 @@ from megatron_mep.model.gpt import build_model
 from megatron_mep.run import RunConfig
 from tests.data.toy import corpus
 from tests.end_to_end.job import describe_rank, evaluate_on, job, train_on
-from tests.export.cases import MODELS
+from tests.export.cases import MODELS, Model, of_each_kind
 from tests.export.models import TRAIN_LENGTH, built
 from tests.support.distributed import joined
 from tests.support.distributed import run as run_ranks
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(find_spec("transformers") is None, reason="needs pip install 'megatron-mep[export]'"),
-]
+pytestmark = pytest.mark.skipif(find_spec("transformers") is None, reason="needs pip install 'megatron-mep[export]'")
 
 
 @pytest.fixture(scope="module")
@@ -105,6 +102,7 @@ def test_a_folder_is_written_with_its_proof(trained: RunConfig, exported: Path) 
     assert f"Trained with {trained.training.seq_length} tokens" in card
 
 
+@pytest.mark.slow
 def test_the_size_of_the_writer_leaves_no_trace(trained: RunConfig, exported: Path, tmp_path: Path) -> None:
     source = find(trained.folder)
     four = tmp_path / "checkpoints" / source.name
@@ -130,6 +128,7 @@ def _written_by_four(run: RunConfig, source: Path, to: Path) -> None:
         seal(to, {})
 
 
+@pytest.mark.slow
 def test_it_is_used_as_any_other_model(exported: Path, tmp_path: Path) -> None:
     program("as_user.py", exported, tmp_path / "r.json", hub=tmp_path / "hub")
     found = json.loads((tmp_path / "r.json").read_text())
@@ -146,6 +145,7 @@ def test_it_is_used_as_any_other_model(exported: Path, tmp_path: Path) -> None:
     assert found["saved_again"]
 
 
+@pytest.mark.slow
 def test_nothing_is_written_where_logits_differ(
     trained: RunConfig, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -165,27 +165,37 @@ def test_what_cannot_be_is_refused_at_once(
     assert "must not be there yet" in told
 
 
+def test_an_encoding_of_each_kind_loads_by_transformers_alone(trained: RunConfig, tmp_path: Path) -> None:
+    loads(list(of_each_kind()), trained, tmp_path)
+
+
+@pytest.mark.slow
 def test_every_encoding_loads_by_transformers_alone(trained: RunConfig, tmp_path: Path) -> None:
-    run_ranks(_write_all, 1, Path(trained.data.folder) / TOKENIZER, tmp_path)
-    script = tmp_path / "all.py"
-    folders = [str(tmp_path / model.name) for model in MODELS]
+    loads(list(MODELS), trained, tmp_path)
+
+
+def loads(models: list[Model], trained: RunConfig, folder: Path) -> None:
+    """Writes the models, and has a program that knows transformers alone compare what they compute."""
+    run_ranks(_write_all, 1, models, Path(trained.data.folder) / TOKENIZER, folder)
+    script = folder / "all.py"
+    folders = [str(folder / model.name) for model in models]
     script.write_text(
         f"import sys\nsys.path.insert(0, {str(Path(verify.__file__).parent)!r})\nfrom verify import main\n"
         f"for folder in {folders!r}:\n    main(folder, folder + '.pt', folder + '.json')\n"
     )
-    program(str(script), hub=tmp_path / "hub")
-    for model in MODELS:
-        found = json.loads((tmp_path / f"{model.name}.json").read_text())
+    program(str(script), hub=folder / "hub")
+    for model in models:
+        found = json.loads((folder / f"{model.name}.json").read_text())
         assert max(found["differences"].values()) < TOLERANCE, (model.name, found)
         assert not found["other_texts"], model.name
         assert not found["imported"], model.name
 
 
-def _write_all(tokenizer_file: Path, folder: Path) -> None:
+def _write_all(models: list[Model], tokenizer_file: Path, folder: Path) -> None:
     joined()
     tokenizer = Tokenizer.load(tokenizer_file)
     texts = tokenizer_cases(tokenizer)
-    for case in MODELS:
+    for case in models:
         model, trained = built(case, tokenizer.vocab_size)
         to = folder / case.name
         to.mkdir()

@@ -1,6 +1,7 @@
 """What is seen of a model is what it computes: attention weights under every kind of encoding, and gradients."""
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
@@ -144,15 +145,15 @@ def _left():
     assert model(tokens[:, :-1], None, None, labels=tokens[:, 1:]).requires_grad
 
 
-@pytest.mark.parametrize("name", ["alibi", "fox", "rope"])
-def test_tensor_ranks_see_together_what_one_sees(name: str, tmp_path):
-    run(_seen, 1, name, 1, tmp_path)
-    run(_seen, 2, name, 2, tmp_path)
+@pytest.mark.parametrize(("name", "tied"), [("alibi", True), ("fox", False), ("rope", True)])
+def test_tensor_ranks_see_together_what_one_sees(name: str, tied: bool, tmp_path: Path):
+    run(_seen, 1, name, tied, 1, tmp_path)
+    run(_seen, 2, name, tied, 2, tmp_path)
 
 
-def _seen(name: str, tensor: int, folder):
+def _seen(name: str, tied: bool, tensor: int, folder: Path):
     here = joined(tensor=tensor)
-    model, file = built(name, ParallelConfig(tensor=tensor)), folder / "alone.pt"
+    model, file = built(name, ParallelConfig(tensor=tensor), tied_embeddings=tied), folder / "alone.pt"
 
     def seen(model: nn.Module) -> tuple[Tensor, Tensor]:
         mass = AttentionMass(LENGTH)

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from megatron_mep.reporting.comparison import comparisons
-from megatron_mep.reporting.records import Row
+from megatron_mep.reporting.rows import Row
 from tests.reporting.example import as_read, curve, result
 
 LAST_K: dict[str, Any] = {"protocol": "last-k", "last_k": 64, "stride": None}

@@ -5,8 +5,9 @@ from pathlib import Path
 import pytest
 
 from megatron_mep.config.errors import DataError
+from megatron_mep.reporting.rows import AnalysisRow, ProbeRow, Row
 from megatron_mep.reporting.sources import read_sources
-from tests.reporting.example import curve, result, run_folder
+from tests.reporting.example import curve, result, run_folder, whole_run
 
 
 def test_a_results_file_brings_its_run_folder_along_and_no_file_is_read_twice(tmp_path: Path) -> None:
@@ -28,6 +29,29 @@ def test_two_folders_of_one_run_name_keep_both_settings(tmp_path: Path) -> None:
 def test_a_folder_of_several_runs_lends_its_settings_its_own_name(tmp_path: Path) -> None:
     folder = run_folder(tmp_path / "study", [result("a", 128, 30.0), result("b", 128, 30.0)])
     assert list(read_sources([folder]).settings) == ["study"]
+
+
+def test_a_run_folder_brings_rows_of_every_kind_validations_and_versions(tmp_path: Path) -> None:
+    folder = whole_run(tmp_path / "mep", "mep")
+    written_by = folder / "checkpoints" / "step_00000100" / "written_by.json"
+    written_by.parent.mkdir(parents=True)
+    written_by.write_text('{"versions": {"torch": "2.13.0"}}')
+    sources = read_sources([folder])
+    counts = [len(sources.rows(kind)) for kind in (Row, ProbeRow, AnalysisRow)]
+    assert counts == [6, 8, 1]
+    assert [row.step for row in sources.validations["mep"]] == [50, 100]
+    assert sources.writers == {"mep": {"torch": "2.13.0"}}
+
+
+def test_the_folder_of_a_study_stands_for_those_arms_that_are_measured(tmp_path: Path) -> None:
+    for arm in ("b", "a"):
+        run_folder(tmp_path / arm, [result(arm, 128, 30.0)])
+    begun = tmp_path / "c"
+    begun.mkdir()
+    (begun / "run.yaml").write_text("name: c\n")
+    sources = read_sources([tmp_path])
+    assert [row.run for row in sources.rows(Row)] == ["a", "b"]
+    assert list(sources.settings) == ["a", "b"]
 
 
 def test_what_is_not_there_is_said_all_at_once(tmp_path: Path) -> None:

@@ -8,7 +8,8 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullLocator
 
-from megatron_mep.reporting.drawing import COLOURS, DASHED, MARKERS, WIDE_IN, look
+from megatron_mep.reporting.charts import COLOURS, MARKERS
+from megatron_mep.reporting.drawing import DASHED, WIDE_IN, look
 from tools.bench_attention.contenders import NAMES
 from tools.bench_attention.problem import CASES
 from tools.bench_attention.table import Row
