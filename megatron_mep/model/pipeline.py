@@ -54,8 +54,7 @@ class Pipeline:
         num_samples, length = tokens.shape[0], tokens.shape[1] - 1
         parts = list(tokens.chunk(gcd(num_samples, IN_FLIGHT * self.groups.pipeline_size)))
         if len(self.model.chunks) > 1:
-            # the interleaved schedule goes by as many micro-batches as there are stages: while one would wait alone,
-            # it is scored again
+            # the interleaved schedule takes as many micro-batches in turn as there are stages: the last one fills up
             parts += parts[-1:] * (-len(parts) % self.groups.pipeline_size)
         with torch.no_grad():
             scored = self._run(
