@@ -9,8 +9,6 @@ from megatron_mep.analysis.lengths import Ranks, analyses
 from megatron_mep.analysis.rows import Analysis, AnalysisRow
 from megatron_mep.checkpoint.files import RUN_FILE, find
 from megatron_mep.checkpoint.progress import read_progress
-from megatron_mep.checkpoint.resume import check_tokenizer
-from megatron_mep.config.errors import ConfigError
 from megatron_mep.config.loader import load_tree
 from megatron_mep.data.manifest import TOKENIZER, Manifest
 from megatron_mep.data.tokenizer import Tokenizer
@@ -27,7 +25,7 @@ from megatron_mep.parallel.groups import Groups, initialize, shutdown
 from megatron_mep.parallel.watchdog import Watchdog
 from megatron_mep.run import RunConfig, overridden, run_of
 from megatron_mep.training.precision import dtype_of
-from megatron_mep.undivided import UNDIVIDED, undivided_mistakes
+from megatron_mep.undivided import UNDIVIDED, corpus_for
 
 WHY_UNDIVIDED = "attention is looked at in whole sequences, in all layers of one pass"
 
@@ -40,12 +38,7 @@ def analyze(checkpoint: Path, overrides: Iterable[str] = (), to: Path | None = N
     folder = find(checkpoint)
     run = overridden(run_of(load_tree(folder / RUN_FILE)), [*UNDIVIDED, *overrides])
     environment = Environment.discover(os.environ)
-    run.parallel.data(environment.world_size)
-    mistakes = list(undivided_mistakes(run, WHY_UNDIVIDED))
-    if mistakes:
-        raise ConfigError(mistakes)
-    corpus = Manifest.load(Path(run.data.folder))
-    check_tokenizer(read_progress(folder), corpus.tokenizer_sha256, folder)
+    corpus = corpus_for(run, folder, environment.world_size, WHY_UNDIVIDED)
     job, of_run = run.job, folder.parent.parent
     rows = to or of_run / "analysis" / f"{folder.name}.jsonl"
     groups = initialize(environment, run.parallel, run.seed, job.collective_timeout_s, job.startup_s)

@@ -5,11 +5,8 @@ from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 from pathlib import Path
 
-from torch import Tensor
-
 from megatron_mep.checkpoint.files import RUN_FILE, find
 from megatron_mep.checkpoint.progress import read_progress
-from megatron_mep.checkpoint.resume import check_tokenizer
 from megatron_mep.config.errors import ConfigError, Mistake
 from megatron_mep.config.loader import apply_overrides, load_tree, merge
 from megatron_mep.data.manifest import TOKENIZER, Manifest
@@ -18,9 +15,7 @@ from megatron_mep.data.validation import validation_tokens
 from megatron_mep.evaluation.perplexity import DataParallel
 from megatron_mep.evaluation.rows import append_rows
 from megatron_mep.facts import facts_of
-from megatron_mep.loaded import loaded_whole
-from megatron_mep.model.decode import Decoder
-from megatron_mep.model.encoded_gpt import EncodedGPT
+from megatron_mep.loaded import loaded_whole, opening
 from megatron_mep.model.in_force import in_force
 from megatron_mep.model.score import sum_over_data_ranks
 from megatron_mep.parallel.environment import Environment
@@ -29,11 +24,10 @@ from megatron_mep.parallel.watchdog import Watchdog
 from megatron_mep.probes.asking import answers_of
 from megatron_mep.probes.material import Material
 from megatron_mep.probes.rows import Answers, ProbeRow
-from megatron_mep.probes.scoring import Open, Read
 from megatron_mep.probes.sets import Cache, SampleSet, sets_of
 from megatron_mep.run import RunConfig, run_of
 from megatron_mep.training.precision import dtype_of
-from megatron_mep.undivided import UNDIVIDED, undivided_mistakes
+from megatron_mep.undivided import UNDIVIDED, corpus_for
 
 WHY_UNDIVIDED = "answers are read and written token by token"
 
@@ -46,12 +40,7 @@ def probe(checkpoint: Path, overrides: Iterable[str] = (), suite: Path | None = 
     folder = find(checkpoint)
     run = _run(folder, overrides, suite)
     environment = Environment.discover(os.environ)
-    run.parallel.data(environment.world_size)
-    mistakes = list(undivided_mistakes(run, WHY_UNDIVIDED))
-    if mistakes:
-        raise ConfigError(mistakes)
-    corpus = Manifest.load(Path(run.data.folder))
-    check_tokenizer(read_progress(folder), corpus.tokenizer_sha256, folder)
+    corpus = corpus_for(run, folder, environment.world_size, WHY_UNDIVIDED)
     text = Path(run.data.folder)
     material = Material(Tokenizer.load(text / TOKENIZER), validation_tokens(text))
     # every rank makes what is not kept yet, alike: a mistake is found by all, before any of them waits for another
@@ -96,7 +85,7 @@ def _probe(
         print(f"{folder}, trained at {run.training.seq_length}\n{in_force(model)}", flush=True)  # noqa: T201
     facts = facts_of(run, corpus, read_progress(folder), groups, model, "evaluation", str(folder))
     place = DataParallel(groups.data_rank, groups.data_size, sum_over_data_ranks(groups))
-    opened = _opening(model, tokenizer.vocab_size, run.probes.prefill_chunk, came_on)
+    opened = opening(model, tokenizer.vocab_size, run.probes.prefill_chunk, came_on)
     for asked in sets:
         answers = answers_of(asked, opened, run.probes, tokenizer, place)
         assert answers.oracle == 100, f"{asked.task.name} at {asked.length} cannot be answered: the probe is wrong"
@@ -105,20 +94,6 @@ def _probe(
             print(_line(answers), flush=True)  # noqa: T201
     if tells:
         print(f"rows in {rows}", flush=True)  # noqa: T201
-
-
-def _opening(model: EncodedGPT, vocabulary_size: int, chunk_size: int, came_on: Callable[[], None]) -> Open:
-    def opened(batch_size: int, max_length: int) -> Read:
-        decoder = Decoder(model, vocabulary_size, max_length, batch_size)
-
-        def read(tokens: Tensor, num_logits: int) -> Tensor:
-            logits = decoder.read(tokens, num_logits, chunk_size)
-            came_on()
-            return logits
-
-        return read
-
-    return opened
 
 
 def _line(answers: Answers) -> str:

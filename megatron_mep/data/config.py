@@ -1,9 +1,9 @@
 """The `data` section of a run file: which text, which tokenizer, and where the prepared corpus lies."""
 
 from string import ascii_letters, digits
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Field, model_validator
 
 from megatron_mep.config.base import Config
 from megatron_mep.formal import AnyFormalTask
@@ -72,27 +72,38 @@ class Formal(Config):
 
 
 class Copies(Config):
-    """Characters drawn at random, stretches of which come again: only a model that finds and copies can foretell any.
+    """Symbols drawn at random, stretches of which come again: only a model that finds and copies can foretell any.
 
     What it learns is induction: it looks for what it has just read, and copies what followed there. After the test of
     "In-context Learning and Induction Heads", arXiv:2209.11895, which repeats a stretch of random tokens.
     """
 
     kind: Literal["copies"]
-    characters: str = Field(default=ascii_letters + digits + " .,?\n", min_length=2)
-    """What is drawn from, each as often as it stands here."""
+    symbols: tuple[Annotated[str, Field(min_length=1)], ...] = tuple(ascii_letters + digits + " .,?\n")
+    """What documents are made of, one put after the other: characters, or words with the space before them."""
+    fewest: int = Field(default=8, ge=2)
+    """A document has from so many up to all of the symbols, evenly by the logarithm of their number. The fewer they
+    are, the more must be read to tell the one place that is copied from others that begin alike."""
     documents: int = Field(default=4000, gt=0)
     """How many documents."""
     length: int = Field(default=1024, gt=0)
-    """Characters of a document."""
+    """Symbols of a document."""
     fresh: Range = (2, 8)
-    """Characters drawn between two copies."""
+    """Symbols drawn between two copies."""
     copied: Range = (8, 32)
-    """Characters of a copy; one that is longer than its distance repeats itself."""
+    """Symbols of a copy; one that is longer than its distance repeats itself."""
     distance: Range = (4, 96)
-    """How many characters back a copy looks, evenly by their logarithm: as often from 4 to 8 as from 40 to 80."""
+    """How many symbols back a copy looks, evenly by their logarithm: as often from 4 to 8 as from 40 to 80."""
     seed: int = Field(default=0, ge=0)
     """Decides what is drawn."""
+
+    @model_validator(mode="after")
+    def _symbols_suffice(self) -> Self:
+        if len(set(self.symbols)) < len(self.symbols):
+            raise ValueError("symbols must be different ones")
+        if self.fewest > len(self.symbols):
+            raise ValueError(f"fewest={self.fewest} must be at most {len(self.symbols)}, the number of symbols")
+        return self
 
 
 AnySource = Annotated[PythonStandardLibrary | Files | Hub | Formal | Copies, Field(discriminator="kind")]

@@ -1,4 +1,4 @@
-"""Random characters, stretches of which come again, as documents to train on."""
+"""Random symbols, stretches of which come again, as documents to train on."""
 
 import math
 from collections.abc import Iterator
@@ -21,10 +21,12 @@ def _documents(source: Copies) -> Iterator[Document]:
 
 
 def _document(source: Copies, random: Random) -> str:
-    """Fresh characters and copies in turn; a copy looks back at all that is written, earlier copies included."""
+    """Fresh symbols and copies in turn; a copy looks back at all that is written, earlier copies included."""
+    number = _even_by_logarithm(source.fewest, len(source.symbols), random)
+    symbols = random.sample(source.symbols, number)
     written: list[str] = []
     while len(written) < source.length:
-        written += random.choices(source.characters, k=random.randint(*source.fresh))
+        written += random.choices(symbols, k=random.randint(*source.fresh))
         distance = _even_by_logarithm(*source.distance, random)
         if distance <= len(written):
             for _ in range(random.randint(*source.copied)):

@@ -13,8 +13,7 @@ from torch import Tensor
 from megatron_mep.checkpoint.files import RUN_FILE, find
 from megatron_mep.checkpoint.one_rank import told_by_rank_0
 from megatron_mep.checkpoint.progress import read_progress
-from megatron_mep.checkpoint.resume import check_tokenizer
-from megatron_mep.config.errors import ConfigError, Mistake
+from megatron_mep.config.errors import Mistake
 from megatron_mep.config.loader import load_tree
 from megatron_mep.config.misspelt import did_you_mean, most_alike
 from megatron_mep.data.manifest import TOKENIZER, Manifest
@@ -22,17 +21,14 @@ from megatron_mep.data.tokenizer import Tokenizer
 from megatron_mep.facts import facts_of
 from megatron_mep.harness.length import HarnessError, MaxLength
 from megatron_mep.harness.share import share_of
-from megatron_mep.loaded import loaded_whole
-from megatron_mep.model.decode import Decoder
-from megatron_mep.model.encoded_gpt import EncodedGPT
+from megatron_mep.loaded import loaded_whole, opening
 from megatron_mep.model.in_force import in_force
 from megatron_mep.parallel.environment import Environment
 from megatron_mep.parallel.groups import Groups, initialize, shutdown
 from megatron_mep.parallel.watchdog import Watchdog
-from megatron_mep.probes.scoring import Open, Read
 from megatron_mep.run import RunConfig, overridden, run_of
 from megatron_mep.training.precision import dtype_of
-from megatron_mep.undivided import UNDIVIDED, undivided_mistakes
+from megatron_mep.undivided import UNDIVIDED, corpus_for
 
 if TYPE_CHECKING:
     from lm_eval.tasks import TaskManager
@@ -70,12 +66,7 @@ def harness(
     folder = find(checkpoint)
     run = overridden(run_of(load_tree(folder / RUN_FILE)), [*UNDIVIDED, *overrides])
     environment = Environment.discover(os.environ)
-    run.parallel.data(environment.world_size)
-    mistakes = list(undivided_mistakes(run, WHY_UNDIVIDED))
-    if mistakes:
-        raise ConfigError(mistakes)
-    corpus = Manifest.load(Path(run.data.folder))
-    check_tokenizer(read_progress(folder), corpus.tokenizer_sha256, folder)
+    corpus = corpus_for(run, folder, environment.world_size, WHY_UNDIVIDED)
     manager, names = _found(tasks)
     job, of_run = run.job, folder.parent.parent
     groups = initialize(environment, run.parallel, run.seed, job.collective_timeout_s, job.startup_s)
@@ -138,26 +129,12 @@ def _asked(run: RunConfig, corpus: Manifest, folder: Path, groups: Groups, came_
 
     return Asked(
         logits=logits,
-        opened=_opening(model, tokenizer.vocab_size, run.generation.prefill_chunk, came_on),
+        opened=opening(model, tokenizer.vocab_size, run.generation.prefill_chunk, came_on),
         tokenizer=tokenizer,
         batch_tokens=run.evaluation.batch_tokens,
         checkpoint=str(folder),
         facts=facts.model_dump(mode="json"),
     )
-
-
-def _opening(model: EncodedGPT, vocabulary_size: int, chunk_size: int, came_on: Callable[[], None]) -> Open:
-    def opened(batch_size: int, max_length: int) -> Read:
-        decoder = Decoder(model, vocabulary_size, max_length, batch_size)
-
-        def read(tokens: Tensor, num_logits: int) -> Tensor:
-            logits = decoder.read(tokens, num_logits, chunk_size)
-            came_on()
-            return logits
-
-        return read
-
-    return opened
 
 
 def _evaluate(

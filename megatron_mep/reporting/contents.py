@@ -4,7 +4,7 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from megatron_mep.reporting.charts import Drawable, Style, styles
+from megatron_mep.reporting.charts import Chart, Drawable, Style, styles
 from megatron_mep.reporting.comparison import Comparison, comparisons
 from megatron_mep.reporting.length_figures import length_chart, position_chart, undrawn
 from megatron_mep.reporting.models import but_for_seed, labels_of, model_of
@@ -18,6 +18,7 @@ from megatron_mep.reporting.training_figures import training_charts, validation_
 from megatron_mep.reporting.use_figures import analyses_by_length, attention_map, longest, receptive_field_chart
 
 Styles = dict[str, Style]
+READING = "Solid: all context. Dashed: context cut to the training length, which is the dotted upright line."
 
 
 @dataclass(frozen=True)
@@ -95,22 +96,28 @@ def _studies(studies: Sequence[Summary]) -> Iterator[Section]:
             f"{study.study}: {way}",
             f"{cells[0].scored_tokens:,} scored tokens, hash {cells[0].scored_hash[:12]}.",
             tuple(study.notes),
-            (study_chart(way, cells, styles({label: label for label in labels}), f"study_{place}"),),
+            _by_length(study_chart(way, cells, styles({label: label for label in labels}), f"study_{place}")),
             grid=study_grid(study, way, cells),
         )
+
+
+def _by_length(chart: Chart) -> tuple[Chart, ...]:
+    """A chart against length, but for a single one."""
+    return (chart,) if chart.x.ticks is not None and len(chart.x.ticks) > 1 else ()
 
 
 def _lengths(compared: Sequence[Comparison], style: Styles) -> Iterator[Section]:
     for place, comparison in enumerate(compared, start=1):
         name = "length_curves" if place == 1 else f"length_curves_{place}"
         missing = undrawn(comparison)
+        figures = _by_length(length_chart(comparison, style, name))
         yield Section(
             comparison.name,
             f"{comparison.scored_tokens:,} scored tokens, hash {comparison.scored_hash[:12]}, "
             f"tokenizer {comparison.tokenizer_hash[:12]}.",
             (*comparison.notes, *([f"Not drawn: {'; '.join(missing)}."] if missing else [])),
-            (length_chart(comparison, style, name),),
-            legend="Solid: all context. Dashed: context cut to the training length, which is the dotted upright line.",
+            figures,
+            legend=READING if figures else "",
             grid=perplexity_grid(comparison),
         )
 

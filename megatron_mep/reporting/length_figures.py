@@ -46,11 +46,11 @@ def position_chart(rows: Sequence[Row], style: Mapping[str, Style], name: str) -
     Rows of `per-position` tell it in full; each model's newest one at its longest length counts.
     """
     telling = [row for row in rows if row.position_ends is not None and row.position_nll is not None]
-    labels = labels_of(telling)
+    labels = labels_of(rows)
     longest: dict[str, Row] = {}
     for row in sorted(telling, key=lambda row: (row.protocol == "per-position", row.length, row.created)):
         longest[labels[model_of(row)]] = row
-    shown_rows = {label: longest[label] for label in labels.values()}
+    shown_rows = {label: longest[label] for label in labels.values() if label in longest}
     if not shown_rows:
         return None
     return Chart(

@@ -17,6 +17,8 @@ ROW_IN = 0.3
 """Height of a row of a heat map."""
 KINDS = {"marked": "-", "plain": "-", "dashed": DASHED, "dots": "none"}
 SOFT = "#777777"
+LARGE = 10_000
+"""From here on ticks are in thousands or millions."""
 
 
 def printed(drawable: Drawable) -> Figure:
@@ -76,7 +78,8 @@ def _dress(axes: Axes, which: Literal["x", "y"], axis: Axis, width_in: float) ->
         axes.tick_params(which, labelsize=_tick_size(list(axis.ticks.values()), width_in))
     elif not axis.log:
         own.set_major_locator(MaxNLocator(6))
-        own.set_major_formatter(EngFormatter(sep=""))
+        if max(map(abs, own.get_view_interval())) >= LARGE:
+            own.set_major_formatter(EngFormatter(sep=""))
     else:
         _round_ticks(axes, which)
 

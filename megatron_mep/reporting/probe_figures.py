@@ -42,10 +42,10 @@ class Task:
         return (told,) if lengths else ()
 
 
-def tasks_of(rows: Iterable[ProbeRow]) -> list[Task]:
+def tasks_of(rows: Sequence[ProbeRow]) -> list[Task]:
     """The tasks that models were asked, in the order of first appearance."""
+    labels = labels_of(rows)
     in_time = sorted(rows, key=lambda row: row.created)
-    labels = labels_of(in_time)
     titles = _titles(in_time)
     newest: dict[str, dict[str, dict[tuple[int, float | None], ProbeRow]]] = {}
     for row in in_time:
@@ -58,7 +58,7 @@ def tasks_of(rows: Iterable[ProbeRow]) -> list[Task]:
 
 
 def probe_figures(place: int, task: Task, style: Mapping[str, Style]) -> list[Drawable]:
-    """A heat map for each model where answers stand at a depth, else one chart of all models by length."""
+    """A heat map for each model where answers stand at a depth, else a chart of all by length, if there are several."""
     name = f"{task.kind}_{place}"
     if any(row.depth is not None for rows in task.rows.values() for row in rows):
         return [
@@ -69,8 +69,9 @@ def probe_figures(place: int, task: Task, style: Mapping[str, Style]) -> list[Dr
         Curve(label, [Point(row.length, score(row), told(row)) for row in _by_length(rows)], style[label])
         for label, rows in task.rows.items()
     ]
-    ticks = {float(length): str(length) for length in task.lengths}
-    x = Axis("length", log=len(ticks) > 1, ticks=ticks)
+    if len(task.lengths) < 2:
+        return []
+    x = Axis("length", log=True, ticks={float(length): str(length) for length in task.lengths})
     return [Chart(name, task.title, x, Axis("right answers (%)", limits=PERCENT), curves)]
 
 

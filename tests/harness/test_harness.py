@@ -202,8 +202,11 @@ def _export(checkpoint: Path, to: Path) -> None:
         (1, ["--include-path", "absent"], "mep: --include-path = 'absent': must be a folder of tasks"),
         (2, ["parallel.context=2"], "mep: parallel.context = 2: cannot be used here: requests have lengths of"),
         (1, ["data.folder=absent"], "mep: "),
+        # all tasks of the harness' own are looked through
+        pytest.param(1, ["--tasks", "toy_choise"], "mep: --tasks = 'toy_choise': is no task that lm-eval knows; did "
+                     "you mean 'toy_choice'?", marks=pytest.mark.slow),
     ],
-)
+)  # fmt: skip
 def test_what_the_user_can_put_right_is_told_on_every_rank(
     world_size: int,
     arguments: list[str],

@@ -16,7 +16,7 @@ CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium on this machine")
 
 FIGURES = {
-    *("study_1", "length_curves", "length_curves_2", "loss_by_position", "retrieval_1_1", "retrieval_1_2", "formal_2"),
+    *("study_1", "length_curves", "loss_by_position", "retrieval_1_1", "retrieval_1_2", "formal_2"),
     *("receptive_field", "attention_1", "attention_2", "shape_1", "shape_2"),
     *("training_loss", "training_positions_1", "training_positions_2"),
 }

@@ -3,6 +3,7 @@
 import re
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -127,6 +128,7 @@ def test_a_single_length_makes_a_report_too(tmp_path: Path) -> None:
     append_rows(tmp_path / "rows.jsonl", [result("mep", 128, 30.0)])
     write_report([tmp_path / "rows.jsonl"], tmp_path / "out", "small")
     assert "30.00" in (tmp_path / "out" / "index.html").read_text()
+    assert not (tmp_path / "out" / "figures").exists(), "one length is no curve"
 
 
 def test_rows_of_probes_alone_make_a_report_too(tmp_path: Path) -> None:
@@ -135,6 +137,17 @@ def test_rows_of_probes_alone_make_a_report_too(tmp_path: Path) -> None:
     text = page_of(tmp_path).text
     assert "Retrieval: passkey" in text
     assert "75.0" in text
+
+
+def test_models_of_one_name_keep_their_labels_in_every_figure(tmp_path: Path) -> None:
+    told: dict[str, Any] = {"position_ends": (1, 128), "position_nll": (6.0, 5.0), "encoding_options": {"width": 4.0}}
+    rows = [result("mep", 128, 30.0, minutes=5), result("mep", 128, 31.0, **told)]
+    probes = [probe("mep", 128, 75.0, encoding_options=row.encoding_options) for row in rows]
+    append_rows(tmp_path / "rows.jsonl", [*rows, *probes])
+    write_report([tmp_path / "rows.jsonl"], tmp_path / "out", "namesakes")
+    figure = (tmp_path / "out" / "figures" / "loss_by_position.svg").read_text()
+    assert "mep (2)" in figure
+    assert "mep (1)" not in figure
 
 
 def test_an_error_leaves_no_half_report(tmp_path: Path) -> None:
