@@ -36,4 +36,4 @@ def _document(source: Copies, random: Random) -> str:
 
 def _even_by_logarithm(least: int, most: int, random: Random) -> int:
     """A whole number from the least to the most, in proportion to 1 / n."""
-    return math.floor(least * ((most + 1) / least) ** random.random())
+    return min(most, math.floor(least * ((most + 1) / least) ** random.random()))
