@@ -2,15 +2,15 @@
 
 import math
 from collections.abc import Iterator
-from typing import Annotated, Literal
+from typing import Literal
 
 from pydantic import Field, field_validator
 
 from megatron_mep.config.base import Config
 from megatron_mep.config.errors import ConfigError, Mistake
+from megatron_mep.config.lengths import Length, Lengths
 
 Protocol = Literal["blocks", "sliding", "last-k", "per-position"]
-Length = Annotated[int, Field(gt=1)]
 
 DEFAULT_MULTIPLES = (1, 2, 4, 8, 16)
 
@@ -18,7 +18,7 @@ DEFAULT_MULTIPLES = (1, 2, 4, 8, 16)
 class EvaluationConfig(Config):
     """At which lengths, by which protocols and on how much text perplexity is measured."""
 
-    lengths: tuple[Length, ...] | None = Field(default=None, min_length=1)
+    lengths: Lengths | None = None
     """Numbers of input tokens, ascending; by default 1, 2, 4, 8 and 16 times the training length."""
     protocols: tuple[Protocol, ...] = Field(default=("blocks", "last-k"), min_length=1)
     """`blocks`: disjoint windows, every token scored. `per-position`: the same, and the loss at each position besides.
@@ -38,13 +38,6 @@ class EvaluationConfig(Config):
     """Score the same tokens with their context cut to the training length too: what a longer context is worth."""
     batch_tokens: int = Field(default=8192, gt=0)
     """Input tokens in one forward pass, at least one window; memory grows with it, what is scored stays the same."""
-
-    @field_validator("lengths")
-    @classmethod
-    def _ascending(cls, lengths: tuple[int, ...] | None) -> tuple[int, ...] | None:
-        if lengths is not None and list(lengths) != sorted(set(lengths)):
-            raise ValueError(f"must ascend without repetition; write {sorted(set(lengths))}")
-        return lengths
 
     @field_validator("protocols")
     @classmethod

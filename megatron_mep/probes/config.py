@@ -5,7 +5,8 @@ from typing import Annotated, Literal
 from pydantic import Field, field_validator
 
 from megatron_mep.config.base import Config
-from megatron_mep.evaluation.config import DEFAULT_MULTIPLES, Length
+from megatron_mep.config.lengths import Length
+from megatron_mep.evaluation.config import DEFAULT_MULTIPLES
 from megatron_mep.formal import AnyFormalTask
 from megatron_mep.probes.aggregation import CommonWords, FrequentWords, VariableTracking
 from megatron_mep.probes.retrieval import Needles, Passkey

@@ -5,10 +5,10 @@ from typing import Annotated, Any
 from pydantic import Field, field_validator
 
 from megatron_mep.config.base import Config
+from megatron_mep.config.lengths import Length
 
 Label = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
 Seed = Annotated[int, Field(ge=0)]
-Length = Annotated[int, Field(gt=1)]
 
 
 class StudyConfig(Config):
