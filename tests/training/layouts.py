@@ -32,8 +32,8 @@ class Layout:
 
     @property
     def num_micro_batches(self) -> int:
-        """Of a step on each data rank."""
-        return max(2, self.parallel.get("pipeline", 1))
+        """Of a step on each data rank: two, which decide what places are drawn, unless interleaved stages need more."""
+        return self.parallel["pipeline"] if self.parallel.get("virtual_pipeline", 1) > 1 else 2
 
     @property
     def parts(self) -> frozenset[str]:
