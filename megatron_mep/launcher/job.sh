@@ -41,14 +41,15 @@ leave() { # EXIT_CODE REASON
 }
 
 resubmit() { # [NODE,...]: this script again as a new job, without some nodes
-  local script without=${MEP_WITHOUT:-}
+  local script job=$SLURM_JOB_ID without=${MEP_WITHOUT:-}
   script=$(own_script)
   [ -z "${1:-}" ] || without=${without:+$without,}$1
   (
     # what this job was given is not the next one's
     for name in ${!SLURM_*} ${!SRUN_*}; do [ "$name" = SLURM_CONF ] || unset "$name"; done
-    MEP_CONTINUES=1 MEP_WITHOUT=$without sbatch --parsable --nodes="$NUM_NODES" ${without:+--exclude="$without"} \
-      ${ARRAY_INDEX:+--array="$ARRAY_INDEX"} "$script"
+    # not before this one has ended: two jobs would write to one folder
+    MEP_CONTINUES=1 MEP_WITHOUT=$without sbatch --parsable --dependency="afterany:$job" --nodes="$NUM_NODES" \
+      ${without:+--exclude="$without"} ${ARRAY_INDEX:+--array="$ARRAY_INDEX"} "$script"
   )
 }
 
@@ -57,15 +58,21 @@ at_its_limit() { # SLURM kills this script soon, perhaps before the ranks have s
     TIMEOUT:* | COMPLETING:TimeLimit) ;;
     *) return ;;
   esac
-  if [ -z "$requeued" ] && [ "$GO_ON_BY" = requeue ] && scontrol requeue "$SLURM_JOB_ID"; then
-    requeued=yes
-    note end reason "at its time limit" next requeue
-    say "at its time limit: going on by requeue"
+  [ -z "$continued" ] || return
+  if [ "$GO_ON_BY" = requeue ] && scontrol requeue "$SLURM_JOB_ID"; then
+    continued=requeue
+  elif continued=$(resubmit); then
+    say "goes on as job $continued"
+    continued=resubmit
+  else
+    return
   fi
+  note end reason "at its time limit" next "$continued"
+  say "at its time limit: going on by $continued"
 }
 
 go_on() { # REASON
-  [ -z "$requeued" ] || leave "$code" "$1; it was requeued at its time limit"
+  [ -z "$continued" ] || leave "$code" "$1; it goes on by $continued, as it was told at its time limit"
   # one that was cancelled stays so, and one that SLURM requeues by itself needs no help
   case "$(of_job JobState):$(of_job Reason)" in
     RUNNING:* | TIMEOUT:* | COMPLETING:TimeLimit) ;;
@@ -166,7 +173,7 @@ run_deepspeed() {
 
 say "start $starts of at most $MAX_STARTS without a newer checkpoint, on $SLURM_JOB_NODELIST, by $LAUNCHER"
 touch "$STARTED"
-asked='' requeued='' ranks=''
+asked='' continued='' ranks=''
 trap 'asked="asked to save ahead of its end"; say "USR1: asking the ranks to save"; kill -USR1 "$ranks" 2>/dev/null' USR1
 trap 'asked="ended by SLURM"; say "TERM: the ranks got it, too"; at_its_limit' TERM
 # behind: a trap waits for what runs in front

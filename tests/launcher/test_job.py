@@ -60,6 +60,17 @@ def test_at_its_time_limit_a_job_is_requeued_before_its_ranks_have_ended(slurm: 
     assert slurm.asked == ["requeue 4242"]
 
 
+@pytest.mark.parametrize(("profile", "works"), [({"go_on_by": "resubmit"}, "yes"), ({}, "no")])
+def test_at_its_time_limit_another_job_waits_for_the_end_of_this_one(slurm: Slurm, profile: dict[str, str], works: str):
+    limit = {"JOB_STATE": "COMPLETING", "JOB_REASON": "TimeLimit", "REQUEUE_WORKS": works}
+    done = slurm.run(script(slurm, **profile), RANKS="kill -TERM $PPID; sleep 2; exit 75", **limit)
+    assert "at its time limit: going on by resubmit" in done.stdout
+    submitted = [line for line in slurm.asked if line.startswith("sbatch")]
+    assert len(submitted) == 1
+    assert "--dependency=afterany:4242 " in submitted[0]
+    assert done.returncode == 75
+
+
 def test_a_job_that_is_cancelled_is_not_requeued(slurm: Slurm):
     cancelled = {"JOB_STATE": "CANCELLED", "JOB_REASON": "None"}
     slurm.run(script(slurm), RANKS="kill -TERM $PPID; sleep 1; exit 75", **cancelled)
@@ -155,7 +166,8 @@ def test_where_no_requeue_is_allowed_another_job_goes_on(slurm: Slurm):
     assert done.returncode == 0
     assert "goes on as job 4243" in done.stdout
     assert slurm.asked == [
-        f"sbatch --parsable --nodes=2 {slurm.folder}/job.sbatch (without nothing, SLURM_JOB_ID unset)"
+        f"sbatch --parsable --dependency=afterany:4242 --nodes=2 {slurm.folder}/job.sbatch "
+        "(without nothing, SLURM_JOB_ID unset)"
     ]
 
 

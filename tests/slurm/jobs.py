@@ -72,6 +72,33 @@ class Desk:
         file.write_text(yaml.safe_dump({**stated, **changes}), encoding="utf-8")
         return file
 
+    def edited(self, name: str, changes: dict[str, str]) -> Path:
+        """A script of launch/ after its user changed lines of it, here by patterns: one rank on a node without GPUs."""
+        text = (ROOT / "launch" / name).read_text(encoding="utf-8")
+        of_cluster = {
+            r"^#SBATCH --ntasks-per-node=\S+": "#SBATCH --ntasks-per-node=1",
+            r"^#SBATCH --(gpus-per-node|cpus-per-task)=.*\n": "",
+            r"^#SBATCH --time=\S+": "#SBATCH --time=10",
+            r"^#SBATCH --signal=B:USR1@\S+": "#SBATCH --signal=B:USR1@60",
+            r"^#SBATCH --output=\S+": f"#SBATCH --output={self.folder}/{name}.log\n#SBATCH --chdir={ROOT}",
+            r"RANKS_PER_NODE=\d+": "RANKS_PER_NODE=1",
+            r"^PYTHON=.*": f"PYTHON={sys.executable}",
+            r"^NODE_CHECK='[^']*'": "NODE_CHECK=true",
+            r"^SIGNAL_AHEAD_S=\d+": "SIGNAL_AHEAD_S=60",
+        }
+        for pattern, put in (of_cluster | changes).items():
+            text, times = re.subn(pattern, put.replace("\\", r"\\"), text, flags=re.MULTILINE)
+            assert times, f"launch/{name} has no line {pattern}"
+        script = self.folder / name
+        script.write_text(text, encoding="utf-8")
+        return script
+
+    def submit(self, script: Path, *options: str, **variables: str) -> str:
+        """The number of the job that a script becomes."""
+        done = self.cluster.call("sbatch", "--parsable", *options, str(script), **self.variables, **variables)
+        assert done.returncode == 0, done.stderr
+        return done.stdout.strip()
+
     def launch(
         self,
         name: str,

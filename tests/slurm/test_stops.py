@@ -54,10 +54,11 @@ def test_ranks_are_asked_ahead_of_the_time_limit(desk: Desk, undisturbed: Traini
     assert reasons(job) == ["SIGUSR1", "finished"]
 
 
-def test_a_job_at_its_time_limit_goes_on(desk: Desk, undisturbed: TrainingJob, recoveries: Recoveries):
-    job = desk.launch("late", orders={PACE: "1"})
+@pytest.mark.parametrize("go_on_by", ["requeue", "resubmit"])
+def test_a_job_at_its_time_limit_goes_on(desk: Desk, undisturbed: TrainingJob, recoveries: Recoveries, go_on_by: str):
+    job = desk.launch(f"late-{go_on_by}", orders={PACE: "1"}, go_on_by=go_on_by)
     job.wait_for_step(2)
-    with recoveries.timed("the time limit itself", job):
+    with recoveries.timed(f"the time limit itself, goes on by {go_on_by}", job):
         _end_after(desk, job, 1)
     job.hurry()
     job.wait_for_finish()
