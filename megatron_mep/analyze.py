@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 from pathlib import Path
 
-from megatron_mep.analysis.lengths import Ranks, analyses
+from megatron_mep.analysis.lengths import Ranks, analyses, is_among
 from megatron_mep.analysis.rows import Analysis, AnalysisRow
 from megatron_mep.checkpoint.files import RUN_FILE, find
 from megatron_mep.checkpoint.progress import read_progress
@@ -17,6 +17,7 @@ from megatron_mep.evaluation.perplexity import DataParallel
 from megatron_mep.evaluation.rows import append_rows
 from megatron_mep.facts import facts_of
 from megatron_mep.loaded import loaded_whole
+from megatron_mep.measured import measured_rows
 from megatron_mep.model.in_force import in_force
 from megatron_mep.model.observe import observer_of, of_all_heads
 from megatron_mep.model.score import sum_over_data_ranks
@@ -30,8 +31,10 @@ from megatron_mep.undivided import UNDIVIDED, corpus_for
 WHY_UNDIVIDED = "attention is looked at in whole sequences, in all layers of one pass"
 
 
-def analyze(checkpoint: Path, overrides: Iterable[str] = (), to: Path | None = None) -> Path:
+def analyze(checkpoint: Path, overrides: Iterable[str] = (), to: Path | None = None, again: bool = False) -> Path:
     """Analyzes a checkpoint as its run file and the overrides say; the file that rows were added to.
+
+    Lengths that the file tells of the same checkpoint already are left out, unless `again` says otherwise.
 
     Collective: every process of the job calls it. Tensor ranks share the model, data ranks the windows.
     """
@@ -44,14 +47,20 @@ def analyze(checkpoint: Path, overrides: Iterable[str] = (), to: Path | None = N
     groups = initialize(environment, run.parallel, run.seed, job.collective_timeout_s, job.startup_s)
     try:
         with Watchdog.of_job(groups.rank, groups.world_size, job, of_run) as watchdog:
-            _analyze(run, corpus, folder, rows, groups, watchdog.tick)
+            _analyze(run, corpus, folder, rows, again, groups, watchdog.tick)
     finally:
         shutdown()
     return rows
 
 
 def _analyze(
-    run: RunConfig, corpus: Manifest, folder: Path, rows: Path, groups: Groups, came_on: Callable[[], None]
+    run: RunConfig,
+    corpus: Manifest,
+    folder: Path,
+    rows: Path,
+    again: bool,
+    groups: Groups,
+    came_on: Callable[[], None],
 ) -> None:
     text = Path(run.data.folder)
     tokenizer = Tokenizer.load(text / TOKENIZER)
@@ -62,7 +71,16 @@ def _analyze(
     facts = facts_of(run, corpus, read_progress(folder), groups, model, "evaluation", str(folder))
     place = DataParallel(groups.data_rank, groups.data_size, sum_over_data_ranks(groups))
     observe, ranks = observer_of(model, groups), Ranks(place, of_all_heads(groups), came_on)
-    for analysis in analyses(observe, validation_tokens(text), run.analysis, run.training.seq_length, ranks):
+    known = measured_rows(rows, AnalysisRow, facts, folder, again)
+
+    def is_done(length: int, scored_hash: str) -> bool:
+        found = is_among(known, length, scored_hash, run.analysis)
+        if found and tells:
+            print(f"length {length:6}  is in {rows} (--again)", flush=True)  # noqa: T201
+        return found
+
+    stream, train_length = validation_tokens(text), run.training.seq_length
+    for analysis in analyses(observe, stream, run.analysis, train_length, ranks, is_done):
         if tells:
             append_rows(rows, [AnalysisRow.of(facts, analysis, datetime.now(UTC))])
             print(_line(analysis), flush=True)  # noqa: T201

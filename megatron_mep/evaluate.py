@@ -9,7 +9,6 @@ from pathlib import Path
 from tqdm import tqdm
 
 from megatron_mep.checkpoint.files import RUN_FILE, find
-from megatron_mep.checkpoint.one_rank import told_by_rank_0
 from megatron_mep.checkpoint.progress import read_progress
 from megatron_mep.checkpoint.resume import check_tokenizer
 from megatron_mep.config.errors import ConfigError, Mistake
@@ -19,11 +18,12 @@ from megatron_mep.data.tokenizer import Tokenizer
 from megatron_mep.data.validation import validation_tokens
 from megatron_mep.evaluation.perplexity import DataParallel
 from megatron_mep.evaluation.plan import Plan
-from megatron_mep.evaluation.resume import is_among, rows_of
+from megatron_mep.evaluation.resume import is_among
 from megatron_mep.evaluation.rows import Measurement, ResultRow, append_rows
 from megatron_mep.evaluation.suite import Progress, evaluate_lengths
 from megatron_mep.facts import facts_of
 from megatron_mep.loaded import loaded_model
+from megatron_mep.measured import measured_rows
 from megatron_mep.model.attention_work import take_attention_work
 from megatron_mep.model.in_force import in_force
 from megatron_mep.model.score import scorer, sum_over_data_ranks
@@ -78,8 +78,7 @@ def _evaluate(
     told = _Teller(groups.rank == 0, came_on)
     told.say(f"{folder}, trained at {run.training.seq_length}\n{in_force(model)}")
     facts = facts_of(run, corpus, read_progress(folder), groups, model, "evaluation", str(folder))
-    written = datetime.fromtimestamp((folder / RUN_FILE).stat().st_mtime, UTC)
-    known = [] if again else told_by_rank_0(lambda: rows_of(to, facts, written))
+    known = measured_rows(to, ResultRow, facts, folder, again)
     stream = validation_tokens(text)
 
     def is_done(plan: Plan) -> bool:

@@ -16,12 +16,13 @@ from megatron_mep.evaluation.perplexity import DataParallel
 from megatron_mep.evaluation.rows import append_rows
 from megatron_mep.facts import facts_of
 from megatron_mep.loaded import loaded_whole, opening
+from megatron_mep.measured import measured_rows
 from megatron_mep.model.in_force import in_force
 from megatron_mep.model.score import sum_over_data_ranks
 from megatron_mep.parallel.environment import Environment
 from megatron_mep.parallel.groups import Groups, initialize, shutdown
 from megatron_mep.parallel.watchdog import Watchdog
-from megatron_mep.probes.asking import answers_of
+from megatron_mep.probes.asking import answers_of, is_answered
 from megatron_mep.probes.material import Material
 from megatron_mep.probes.rows import Answers, ProbeRow
 from megatron_mep.probes.sets import Cache, SampleSet, sets_of
@@ -32,8 +33,16 @@ from megatron_mep.undivided import UNDIVIDED, corpus_for
 WHY_UNDIVIDED = "answers are read and written token by token"
 
 
-def probe(checkpoint: Path, overrides: Iterable[str] = (), suite: Path | None = None, to: Path | None = None) -> Path:
+def probe(
+    checkpoint: Path,
+    overrides: Iterable[str] = (),
+    suite: Path | None = None,
+    to: Path | None = None,
+    again: bool = False,
+) -> Path:
     """Asks a checkpoint what its run file, a suite over it and the overrides say; the file that rows were added to.
+
+    What the file tells of the same checkpoint already is not asked, unless `again` says so.
 
     Collective: every process of the job calls it. Tensor ranks share the model, data ranks the questions.
     """
@@ -51,7 +60,7 @@ def probe(checkpoint: Path, overrides: Iterable[str] = (), suite: Path | None = 
     groups = initialize(environment, run.parallel, run.seed, job.collective_timeout_s, job.startup_s)
     try:
         with Watchdog.of_job(groups.rank, groups.world_size, job, of_run) as watchdog:
-            _probe(run, corpus, sets, material.tokenizer, folder, rows, groups, watchdog.tick)
+            _probe(run, corpus, sets, material.tokenizer, folder, rows, again, groups, watchdog.tick)
     finally:
         shutdown()
     return rows
@@ -76,6 +85,7 @@ def _probe(
     tokenizer: Tokenizer,
     folder: Path,
     rows: Path,
+    again: bool,
     groups: Groups,
     came_on: Callable[[], None],
 ) -> None:
@@ -86,19 +96,28 @@ def _probe(
     facts = facts_of(run, corpus, read_progress(folder), groups, model, "evaluation", str(folder))
     place = DataParallel(groups.data_rank, groups.data_size, sum_over_data_ranks(groups))
     opened = opening(model, tokenizer.vocab_size, run.probes.prefill_chunk, came_on)
+    known = measured_rows(rows, ProbeRow, facts, folder, again)
     for asked in sets:
+        if is_answered(known, asked, run.probes):
+            if tells:
+                print(f"{_question(asked)}  is in {rows} (--again)", flush=True)  # noqa: T201
+            continue
         answers = answers_of(asked, opened, run.probes, tokenizer, place)
         assert answers.oracle == 100, f"{asked.task.name} at {asked.length} cannot be answered: the probe is wrong"
         if tells:
             append_rows(rows, [ProbeRow.of(facts, answers, datetime.now(UTC))])
-            print(_line(answers), flush=True)  # noqa: T201
+            print(f"{_question(asked)}  {_line(answers)}", flush=True)  # noqa: T201
     if tells:
         print(f"rows in {rows}", flush=True)  # noqa: T201
 
 
+def _question(asked: SampleSet) -> str:
+    depth = "" if asked.depth is None else f"  depth {asked.depth:4.0%}"
+    options = "".join(f" {option}={value}" for option, value in asked.options.items())
+    return f"{asked.task.name}{options}  length {asked.length:6}{depth}"
+
+
 def _line(answers: Answers) -> str:
-    depth = "" if answers.depth is None else f"  depth {answers.depth:4.0%}"
-    options = "".join(f" {option}={value}" for option, value in answers.task_options.items())
     scores = [
         f"{name} {value:{form}}"
         for name, value, form in (
@@ -109,5 +128,4 @@ def _line(answers: Answers) -> str:
         )
         if value is not None
     ]
-    told = "  ".join(scores) if scores else f"logits of {answers.non_finite} questions are not finite"
-    return f"{answers.task}{options}  length {answers.length:6}{depth}  {told}"
+    return "  ".join(scores) if scores else f"logits of {answers.non_finite} questions are not finite"

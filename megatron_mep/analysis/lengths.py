@@ -1,7 +1,7 @@
 """Looks at a model at many lengths: a model that can be observed and a stream in, analyses out."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,11 +40,17 @@ class Ranks:
 
 
 def analyses(
-    observe: Observe, stream: Stream, config: AnalysisConfig, train_length: int, ranks: Ranks
+    observe: Observe,
+    stream: Stream,
+    config: AnalysisConfig,
+    train_length: int,
+    ranks: Ranks,
+    is_done: Callable[[int, str], bool] = lambda _length, _hash: False,
 ) -> Iterator[Analysis]:
     """The analysis of each length, as each is done; a stream that is too short is a `ConfigError` before.
 
-    All ranks take all of them, and call `observe` equally often with one shape.
+    All ranks take all of them, and call `observe` equally often with one shape. `is_done` is asked of a length and the
+    hash of what is scored, and must be the same on all ranks; what it knows is left out.
     """
     lengths = config.lengths_of(train_length)
     room = len(stream) - lengths[-1] - config.windows
@@ -54,11 +60,28 @@ def analyses(
         remedy = f"set lengths of at most {fitting}, or prepare more text" if fitting > 1 else "prepare more text"
         raise ConfigError(Mistake("analysis.lengths", list(lengths), rule, remedy))
     ends = span_ends(lengths[-1], 1, config.windows, len(stream))
-    return (_analysis(observe, stream, config, length, ends, ranks) for length in lengths)
+    scored = Scored(ends, np.asarray(stream[ends], np.int64), np.empty(0)).hash
+    return (
+        _analysis(observe, stream, config, length, ends, scored, ranks)
+        for length in lengths
+        if not is_done(length, scored)
+    )
+
+
+def is_among(rows: Iterable[Analysis], length: int, scored_hash: str, config: AnalysisConfig) -> bool:
+    """Whether one of the rows of a model is what an analysis at a length would find."""
+    way = (length, scored_hash, config.share)
+    return any(way == (row.length, row.scored_hash, row.receptive_field_share) for row in rows)
 
 
 def _analysis(
-    observe: Observe, stream: Stream, config: AnalysisConfig, length: int, ends: Positions, ranks: Ranks
+    observe: Observe,
+    stream: Stream,
+    config: AnalysisConfig,
+    length: int,
+    ends: Positions,
+    scored_hash: str,
+    ranks: Ranks,
 ) -> Analysis:
     start_s = time.perf_counter()
     attention, place = AttentionMass(length), ranks.data_parallel
@@ -71,12 +94,11 @@ def _analysis(
         shares[batch.windows[batch.counts]] = cumulative_shares(norms)[batch.counts]
     shares = place.sum_over_ranks(torch.from_numpy(shares)).numpy()
     mass = ranks.of_all_heads(place.sum_over_ranks(attention.total)).numpy() / (len(ends) * length)
-    ids = np.asarray(stream[ends], np.int64)
     return Analysis(
         length=length,
         num_windows=len(ends),
         scored_tokens=len(ends),
-        scored_hash=Scored(ends, ids, np.empty(0)).hash,
+        scored_hash=scored_hash,
         distance_ends=distance_ends(length),
         **_attention(mass),
         **_gradient(shares, config.share),

@@ -1,13 +1,12 @@
 """Rows of analyses: what a checkpoint uses of windows of one length, one line of JSON in a file."""
 
 import math
-from datetime import datetime
 from typing import Literal, Self
 
-from pydantic import AwareDatetime, model_validator
+from pydantic import model_validator
 
 from megatron_mep.config.base import Config
-from megatron_mep.evaluation.rows import ModelFacts
+from megatron_mep.evaluation.rows import OutcomeRow
 
 ROUNDING = 1e-4
 """How far attention weights in fp32 may add up to another number than 1."""
@@ -49,13 +48,5 @@ class Analysis(Config):
         return self
 
 
-class AnalysisRow(ModelFacts, Analysis):
+class AnalysisRow(OutcomeRow, Analysis):
     """One line of a file of analyses."""
-
-    schema_version: Literal[1] = 1
-    created: AwareDatetime
-
-    @classmethod
-    def of(cls, facts: ModelFacts, analysis: Analysis, created: datetime) -> Self:
-        """The row of an analysis; `created` carries its time zone."""
-        return cls(**facts.model_dump(), **analysis.model_dump(), created=created)

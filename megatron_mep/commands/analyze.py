@@ -13,6 +13,7 @@ def add_to(verbs: Verbs) -> None:
     parser.add_argument("checkpoint", type=Path, metavar="CHECKPOINT", help="a run's folder, or one of its step_...")
     parser.add_argument("--lengths", metavar="L,L,...", help="the same as analysis.lengths=[L,L,...]")
     parser.add_argument("--to", type=Path, metavar="FILE", help="rows go there, not into the run's analysis folder")
+    parser.add_argument("--again", action="store_true", help="analyze lengths that the file of rows has, too")
     parser.add_argument("overrides", nargs="*", metavar="key=value", help=OVERRIDES)
 
 
@@ -20,4 +21,4 @@ def _analyze(options: argparse.Namespace) -> None:
     from megatron_mep.analyze import analyze
 
     lengths = [f"analysis.lengths=[{options.lengths}]"] if options.lengths else []
-    analyze(options.checkpoint, [*options.overrides, *lengths], options.to)
+    analyze(options.checkpoint, [*options.overrides, *lengths], options.to, options.again)

@@ -18,10 +18,11 @@ def add_to(verbs: Verbs) -> None:
     parser.add_argument("--suite", type=Path, metavar="FILE", help="a section probes, over that of the run; see "
                         "configs/tasks")  # fmt: skip
     parser.add_argument("--to", type=Path, metavar="FILE", help="rows go there, not into the run's folder of probes")
+    parser.add_argument("--again", action="store_true", help="ask what the file of rows has the answers to, too")
     parser.add_argument("overrides", nargs="*", metavar="key=value", help=OVERRIDES)
 
 
 def _probe(options: argparse.Namespace) -> None:
     from megatron_mep.probe import probe
 
-    probe(options.checkpoint, options.overrides, options.suite, options.to)
+    probe(options.checkpoint, options.overrides, options.suite, options.to, options.again)

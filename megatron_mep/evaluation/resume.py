@@ -1,27 +1,31 @@
-"""Which measurements of an evaluation its results file has already, so that one that was stopped goes on by length."""
+"""Which measurements a file of rows has already, so that an evaluation that was stopped goes on by length."""
 
 from collections.abc import Iterable
 from datetime import datetime
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 from pydantic import ValidationError
 
 from megatron_mep.evaluation.perplexity import Scored, Stream
 from megatron_mep.evaluation.plan import Plan
-from megatron_mep.evaluation.rows import ModelFacts, ResultRow
+from megatron_mep.evaluation.rows import ModelFacts, OutcomeRow, ResultRow
+
+Row = TypeVar("Row", bound=OutcomeRow)
 
 LAYOUT = {"tensor_parallel", "data_parallel", "context_parallel", "pipeline_parallel", "num_parameters"}
 """Facts that leave a measurement as it is; tensor ranks pad the vocabulary, and with it count more parameters."""
 
 
-def rows_of(path: Path, facts: ModelFacts, since: datetime) -> list[ResultRow]:
-    """The rows of a results file that measured the same model, written after a time: that of its checkpoint.
+def rows_of(path: Path, kind: type[Row], facts: ModelFacts, since: datetime) -> list[Row]:
+    """The rows of a file that are of a kind and of the same model, written after a time: that of its checkpoint.
 
     Half a line, which a kill may leave, and lines of another make are no rows of it.
     """
     lines = path.read_bytes().splitlines() if path.is_file() else []
-    return [row for row in map(_row, lines) if row and row.created >= since and _facts(row) == _facts(facts)]
+    rows = (_row(line, kind) for line in lines)
+    return [row for row in rows if row and row.created >= since and _facts(row) == _facts(facts)]
 
 
 def is_among(rows: Iterable[ResultRow], plan: Plan, stream: Stream) -> bool:
@@ -30,9 +34,9 @@ def is_among(rows: Iterable[ResultRow], plan: Plan, stream: Stream) -> bool:
     return bool(alike) and any(row.scored_hash == _hash(plan, stream) for row in alike)
 
 
-def _row(line: bytes) -> ResultRow | None:
+def _row(line: bytes, kind: type[Row]) -> Row | None:
     try:
-        return ResultRow.model_validate_json(line)
+        return kind.model_validate_json(line)
     except ValidationError:
         return None
 

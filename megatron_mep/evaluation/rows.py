@@ -111,16 +111,20 @@ class ModelFacts(Config):
     """Of this package."""
 
 
-class ResultRow(ModelFacts, Measurement):
-    """One line of a results file."""
+class OutcomeRow(ModelFacts):
+    """One line of a file of rows: what was measured and when, to which each kind of row adds its outcome."""
 
     schema_version: Literal[1] = 1
     created: AwareDatetime
 
     @classmethod
-    def of(cls, facts: ModelFacts, measurement: Measurement, created: datetime) -> Self:
-        """The row of a measurement; `created` carries its time zone."""
-        return cls(**facts.model_dump(), **measurement.model_dump(), created=created)
+    def of(cls, facts: ModelFacts, outcome: Config, created: datetime) -> Self:
+        """The row of an outcome of this kind; `created` carries its time zone."""
+        return cls(**facts.model_dump(), **outcome.model_dump(), created=created)
+
+
+class ResultRow(OutcomeRow, Measurement):
+    """One line of a results file."""
 
 
 def perplexity_of(nll: float) -> float | None:

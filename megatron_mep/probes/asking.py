@@ -1,7 +1,7 @@
 """Asks a model all questions of a set, on the data-parallel ranks, and an oracle beside it."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -35,7 +35,7 @@ def answers_of(
     asked: SampleSet, model: Open, probes: ProbesConfig, tokenizer: Tokenizer, data_parallel: DataParallel
 ) -> Answers:
     """What a model answers, the same on every data-parallel rank, each of which asks a part of the samples."""
-    modes: tuple[Mode, ...] = probes.retrieval.modes if asked.kind == "retrieval" else ("forced",)
+    modes = _modes(asked, probes)
     started_s = time.perf_counter()
     by_model = _ask(asked, model, modes, probes.batch_tokens, tokenizer, data_parallel)
     seconds = time.perf_counter() - started_s
@@ -50,7 +50,7 @@ def answers_of(
     return Answers(
         kind=asked.kind,
         task=asked.task.name,
-        task_options=asked.task.model_dump(mode="json", exclude={"name"}),
+        task_options=asked.options,
         length=asked.length,
         depth=asked.depth,
         num_samples=by_model.num_asked,
@@ -68,6 +68,25 @@ def answers_of(
         non_finite=by_model.non_finite,
         seconds=seconds,
     )
+
+
+def is_answered(rows: Iterable[Answers], asked: SampleSet, probes: ProbesConfig) -> bool:
+    """Whether one of the rows of a model has its answers to a set, in all modes that are asked for."""
+    way = (asked.kind, asked.task.name, asked.options, asked.length, asked.depth, asked.hash)
+    alike = [
+        row for row in rows if way == (row.kind, row.task, row.task_options, row.length, row.depth, row.samples_hash)
+    ]
+    return any(set(_modes(asked, probes)) <= _modes_told(row) for row in alike)
+
+
+def _modes(asked: SampleSet, probes: ProbesConfig) -> tuple[Mode, ...]:
+    return probes.retrieval.modes if asked.kind == "retrieval" else ("forced",)
+
+
+def _modes_told(row: Answers) -> set[Mode]:
+    # where logits are not finite all scores are null, whatever was asked for
+    greedy, forced = row.max_new_tokens is not None, row.exact is not None or row.non_finite > 0
+    return {mode for mode, told in (("greedy", greedy), ("forced", forced)) if told}  # type: ignore[misc]
 
 
 def _ask(

@@ -1,12 +1,11 @@
 """Rows of probes: how well a checkpoint answers one task at one length and depth, one line of JSON in a file."""
 
-from datetime import datetime
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
-from pydantic import AwareDatetime, Field
+from pydantic import Field
 
 from megatron_mep.config.base import Config
-from megatron_mep.evaluation.rows import ModelFacts
+from megatron_mep.evaluation.rows import OutcomeRow
 
 
 class Answers(Config):
@@ -45,13 +44,5 @@ class Answers(Config):
     seconds: float
 
 
-class ProbeRow(ModelFacts, Answers):
+class ProbeRow(OutcomeRow, Answers):
     """One line of a file of probes."""
-
-    schema_version: Literal[1] = 1
-    created: AwareDatetime
-
-    @classmethod
-    def of(cls, facts: ModelFacts, answers: Answers, created: datetime) -> Self:
-        """The row of a measurement; `created` carries its time zone."""
-        return cls(**facts.model_dump(), **answers.model_dump(), created=created)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from random import Random
-from typing import Literal
+from typing import Any, Literal
 from uuid import uuid4
 
 from pydantic import ValidationError
@@ -40,6 +40,11 @@ class SampleSet:
     samples: tuple[Sample, ...]
     max_new_tokens: int | None
     """What generation gets; `None` where nothing is generated."""
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Those of its task, as rows tell them."""
+        return self.task.model_dump(mode="json", exclude={"name"})
 
     @property
     def hash(self) -> str:

@@ -82,6 +82,18 @@ def test_two_ranks_see_what_one_does(
                 assert our_head == pytest.approx(expected_head, rel=1e-4, abs=1e-7)
 
 
+def test_lengths_that_are_done_are_left_out(trained: RunConfig, alone: tuple[list[AnalysisRow], str], tmp_path: Path):
+    (tmp_path / "rows.jsonl").write_text(alone[0][0].model_dump_json() + "\n", encoding="utf-8")
+    options = ("analysis.windows=5", "analysis.batch_tokens=128")
+    rows, told = analyzed(trained, tmp_path, *options, world_size=2)
+    assert [row.length for row in rows] == list(LENGTHS)
+    assert told.count("is in") == 1
+    again, _ = analyzed(trained, tmp_path, *options, "--again")
+    assert [row.length for row in again] == [*LENGTHS, *LENGTHS]
+    others, _ = analyzed(trained, tmp_path, *options, "analysis.share=0.5")
+    assert len(others) == 6
+
+
 @pytest.mark.parametrize(
     ("override", "world_size", "told"),
     [

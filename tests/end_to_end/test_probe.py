@@ -107,6 +107,21 @@ def test_two_ranks_say_what_one_does(
         assert ours.nll == pytest.approx(expected.nll, rel=1e-5)
 
 
+def test_what_was_answered_is_not_asked_again_at_whatever_layout(
+    trained: RunConfig, alone: tuple[list[ProbeRow], str], tmp_path: Path
+):
+    """As after a kill while the last row was written."""
+    *before, last = [row.model_dump_json() + "\n" for row in alone[0]]
+    (tmp_path / "rows.jsonl").write_text("".join(before) + last[:40] + "\n", encoding="utf-8")
+    command = ["probe", str(trained.folder), "--suite", str(Path(trained.runs).parent / "suite.yaml")]
+    run_ranks(_probe, 2, tmp_path, [*command, "--to", str(tmp_path / "rows.jsonl")])
+    told = (tmp_path / "0.txt").read_text(encoding="utf-8")
+    assert told.count(f"is in {tmp_path / 'rows.jsonl'} (--again)") == len(before)
+    *left, torn, added = (tmp_path / "rows.jsonl").read_text(encoding="utf-8").splitlines(keepends=True)
+    assert (left, torn) == (before, last[:40] + "\n")
+    assert ProbeRow.model_validate_json(added).samples_hash == alone[0][-1].samples_hash
+
+
 def test_what_does_not_fit_is_refused_before_the_model_is_built(trained: RunConfig, tmp_path: Path):
     rows, told = probed(trained, tmp_path, "probes.retrieval.lengths=[20]", world_size=2)
     assert rows == []

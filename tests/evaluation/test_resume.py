@@ -30,7 +30,7 @@ def rows(**changes: Any) -> list[ResultRow]:
 
 
 def known(path: Path) -> list[ResultRow]:
-    return rows_of(path, FACTS, CHECKPOINT)
+    return rows_of(path, ResultRow, FACTS, CHECKPOINT)
 
 
 def test_what_a_file_holds_is_done_and_the_rest_is_measured(tmp_path: Path):
@@ -63,8 +63,8 @@ def test_only_the_layout_may_differ(tmp_path: Path, changes: dict[str, Any], is_
 def test_rows_from_before_the_checkpoint_was_written_are_of_another(tmp_path: Path):
     path = tmp_path / "rows.jsonl"
     append_rows(path, rows())
-    assert rows_of(path, FACTS, CHECKPOINT + timedelta(hours=1)) == []
-    assert rows_of(tmp_path / "no.jsonl", FACTS, CHECKPOINT) == []
+    assert rows_of(path, ResultRow, FACTS, CHECKPOINT + timedelta(hours=1)) == []
+    assert rows_of(tmp_path / "no.jsonl", ResultRow, FACTS, CHECKPOINT) == []
 
 
 def test_other_tokens_and_other_ranges_of_positions_are_other_measurements():

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from megatron_mep.evaluation.perplexity import DataParallel
 from megatron_mep.probes.aggregation import CommonWords, FrequentWords, VariableTracking
-from megatron_mep.probes.asking import answers_of
+from megatron_mep.probes.asking import answers_of, is_answered
 from megatron_mep.probes.config import ProbesConfig
 from megatron_mep.probes.material import Material
 from megatron_mep.probes.oracle import oracle
@@ -161,3 +161,20 @@ def test_one_way_of_asking_can_be_left_out(material: Material, mode: str):
     of = asked(material, Passkey())
     answers = scored(material, of, Copying(material.tokenizer.vocab_size, order=6), probes)
     assert (answers.found, answers.exact) == ((100, None) if mode == "greedy" else (None, 100))
+
+
+def test_answers_count_for_the_same_questions_asked_in_the_same_ways(material: Material):
+    of, model = asked(material, Passkey()), Copying(material.tokenizer.vocab_size, order=6)
+    greedy_alone = ProbesConfig.model_validate({"retrieval": {"modes": ["greedy"]}})
+    both, part = scored(material, of, model), scored(material, of, model, greedy_alone)
+    assert is_answered([both], of, PROBES)
+    assert is_answered([both], of, greedy_alone)
+    assert is_answered([part], of, greedy_alone)
+    assert not is_answered([part], of, PROBES)
+    for other in (asked(material, Passkey(), count=3), asked(material, Passkey(), 500), asked(material, Needles())):
+        assert not is_answered([both], other, PROBES)
+
+
+def test_answers_without_finite_logits_count_too(material: Material):
+    of, silent = asked(material, Passkey()), saying(torch.full((material.tokenizer.vocab_size,), math.nan))
+    assert is_answered([scored(material, of, silent)], of, PROBES)
