@@ -18,6 +18,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from uuid import uuid4
 
+from megatron_mep.commit import Commit, commit_of_package
 from megatron_mep.config.errors import CheckpointError, Mistake
 
 PREFIX = ".attempt_"
@@ -30,11 +31,13 @@ class Attempt:
 
     root: Path
     token: str
+    commit: Commit | None = None
+    """Of the sources that it runs from, asked as it starts: no checkpoint waits for Git."""
 
     @classmethod
     def start(cls, root: Path) -> "Attempt":
         """The newest attempt; the folders of all earlier ones are below its own from here on."""
-        attempt = cls(root, uuid4().hex)
+        attempt = cls(root, uuid4().hex, commit_of_package())
         attempt.folder.mkdir(parents=True)
         writer = {"host": socket.gethostname(), "process": os.getpid(), "started": datetime.now(UTC).isoformat()}
         (attempt.folder / _WRITER).write_text(json.dumps(writer), encoding="utf-8")

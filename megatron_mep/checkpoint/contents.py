@@ -14,6 +14,7 @@ from megatron_mep.checkpoint.files import RUN_FILE
 from megatron_mep.checkpoint.manifest import listed
 from megatron_mep.checkpoint.progress import Progress, read_progress
 from megatron_mep.checkpoint.state import MOMENT_KEYS, OPTIMIZER
+from megatron_mep.checkpoint.written_by import Writer
 
 
 @dataclass(frozen=True)
@@ -36,7 +37,7 @@ class Contents:
     run: dict[str, Any]
     """The resolved run file that it was written under."""
     written_by: dict[str, Any]
-    """Time, host and versions; empty where the writer did not say."""
+    """Time, host, versions and commit; empty where the writer did not say."""
     file_bytes: dict[str, int]
     weights: tuple[StoredTensor, ...]
 
@@ -64,7 +65,6 @@ class Contents:
         training, encoding = run["training"], dict(run["model"]["encoding"])
         name = encoding.pop("name")
         options = ", ".join(f"{key}={value}" for key, value in encoding.items())
-        versions = ", ".join(f"{package} {version}" for package, version in self.written_by.get("versions", {}).items())
         return [
             ("checkpoint", self.folder),
             ("run", run["name"]),
@@ -76,7 +76,7 @@ class Contents:
                        f"{training['precision']}"),
             ("tokenizer", reached.tokenizer_sha256),
             ("corpus", reached.corpus_fingerprint),
-            ("written", f"{self.written_by.get('time', 'unknown')} by {versions or 'unknown versions'}"),
+            ("written", f"{self.written_by.get('time', 'unknown')} by {Writer.of(self.written_by)}"),
             ("files", f"{len(self.file_bytes)} of {sum(self.file_bytes.values()):,} bytes; "
                       "`mep checkpoint verify` compares their hashes"),
         ]  # fmt: skip

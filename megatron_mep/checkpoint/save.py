@@ -54,7 +54,7 @@ def take_checkpoint(
     refuse_non_finite(template, kept, attempt.root)
     folder = told_by_rank_0(lambda: _begun(attempt, progress.step))
     files = Files.planned({**parts, "generators": sharded_generators(groups)}, folder)
-    texts = {RUN_FILE: run_yaml, FILE: progress.json(), written_by.FILE: written_by.written_by()}
+    texts = {RUN_FILE: run_yaml, FILE: progress.json(), written_by.FILE: written_by.written_by(attempt.commit)}
     return Draft(attempt, files, texts, progress.step, config.keep)
 
 

@@ -8,12 +8,13 @@
 import os
 import platform
 import socket
-import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from datetime import datetime
 from importlib import metadata
 from pathlib import Path
+
+from megatron_mep.commit import PACKAGE, commit_of_package, differences
 
 LAUNCH, LOGS = "launch", "logs"
 JOBS = "jobs.jsonl"
@@ -54,22 +55,8 @@ def environment_text(environ: Mapping[str, str]) -> str:
 
 def code_text() -> str:
     """The version of this package, and where it is a clone the commit and what differs from it."""
-    return "\n".join([f"megatron-mep {metadata.version('megatron-mep')}", *_clone(Path(__file__).parents[2])]) + "\n"
-
-
-def _clone(root: Path) -> Iterator[str]:
-    commit = _git(root, "rev-parse", "HEAD")
+    told = [f"megatron-mep {metadata.version('megatron-mep')}"]
+    commit = commit_of_package()
     if commit is not None:
-        yield f"commit {commit.strip()} of {root}"
-        yield _git(root, "status", "--short") or "nothing differs from it"
-        yield _git(root, "diff", "HEAD") or ""
-
-
-def _git(root: Path, *arguments: str) -> str | None:
-    """What git says; `None` where this is no clone, or git is not there."""
-    try:
-        done = subprocess.run(["git", "-C", str(root), *arguments],
-                              capture_output=True, text=True, errors="replace", timeout=60, check=False)  # fmt: skip
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return None if done.returncode else done.stdout
+        told += [f"commit {commit.sha} of {PACKAGE.parent}", differences() or "nothing differs from it"]
+    return "\n".join(told) + "\n"
