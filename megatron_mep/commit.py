@@ -57,9 +57,16 @@ def _said(folder: Path, *question: str, timeout_s: float = TIMEOUT_S) -> str | N
     """What Git answers in a folder; `None` where it does not. Nothing is written, not even Git's index."""
     environment = {name: value for name, value in os.environ.items() if name not in ELSEWHERE}
     try:
-        done = subprocess.run(["git", "-C", str(folder), "--no-optional-locks", *question], env=environment, check=False,
-                              capture_output=True, text=True, errors="replace", stdin=subprocess.DEVNULL,
-                              timeout=timeout_s)  # fmt: skip
+        done = subprocess.run(
+            ["git", "-C", str(folder), "--no-optional-locks", *question],
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=timeout_s,
+            check=False,
+        )
     except (OSError, subprocess.TimeoutExpired):
         return None
     return None if done.returncode else done.stdout

@@ -13,12 +13,11 @@ from torch import nn
 from torch.distributed import ProcessGroup
 
 from megatron_mep.model.core_attention import EncodedAttention, encoded_layers
+from megatron_mep.model.stage import ENCODING_WEIGHTS
 
 if TYPE_CHECKING:
     from megatron_mep.model.encoded_gpt import EncodedGPT
     from megatron_mep.model.interleaved import StageModel
-
-ENCODING_WEIGHTS = "self_attention.core_attention.encoding_weights."
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,9 @@ from megatron_mep.encodings.base import Sharable
 from megatron_mep.model.config import ModelConfig
 from megatron_mep.parallel.config import ParallelConfig
 
+ENCODING_WEIGHTS = "self_attention.core_attention.encoding_weights."
+"""What the names of the weights of its encoding begin with in a layer."""
+
 
 @dataclass(frozen=True)
 class Stage:

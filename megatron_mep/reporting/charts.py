@@ -68,6 +68,8 @@ class Chart:
     """Vertical lines, and what each is."""
     detail: tuple[float, float] | None = None
     """Limits of the upright axis between which more can be seen than in the whole."""
+    dashed: str = ""
+    """What dashed curves are."""
 
     @property
     def names(self) -> list[str]:

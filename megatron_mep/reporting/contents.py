@@ -10,7 +10,7 @@ from megatron_mep.reporting.length_figures import length_chart, position_chart, 
 from megatron_mep.reporting.models import but_for_seed, labels_of, model_of
 from megatron_mep.reporting.probe_figures import Task, probe_figures, score, tasks_of
 from megatron_mep.reporting.rows import AnalysisRow, ModelRow, ProbeRow, Row
-from megatron_mep.reporting.shapes import Shape, shape_chart
+from megatron_mep.reporting.shapes import Shape, shape_chart, told_of
 from megatron_mep.reporting.sources import Sources
 from megatron_mep.reporting.studies import Summary, study_chart, study_grid
 from megatron_mep.reporting.tables import Grid, perplexity_grid, receptive_field_grid, score_grid
@@ -19,6 +19,10 @@ from megatron_mep.reporting.use_figures import analyses_by_length, attention_map
 
 Styles = dict[str, Style]
 READING = "Solid: all context. Dashed: context cut to the training length, which is the dotted upright line."
+TRAINED = (
+    "Solid: as it is, after training where a step is named. Dashed: before training. Of layers that learn each for "
+    "themselves, the first, the middle and the last are drawn."
+)
 
 
 @dataclass(frozen=True)
@@ -178,13 +182,12 @@ def _use(rows: Sequence[AnalysisRow], style: Styles) -> Iterator[Section]:
 
 def _shapes(shapes: Sequence[Shape]) -> Iterator[Section]:
     if shapes:
-        learned = list(dict.fromkeys(shape.title for shape in shapes if shape.learned))
-        notes = [f"Drawn as before training, which moves them: {', '.join(learned)}."] if learned else []
         yield Section(
             "Shapes of the encodings",
             "What each head's encoding does by distance, before any text is read.",
-            tuple(notes),
+            tuple(told_of(shapes)),
             small=tuple(shape_chart(shape, f"shape_{place}") for place, shape in enumerate(shapes, start=1)),
+            legend=TRAINED if any(shape.trained for shape in shapes) else "",
         )
 
 

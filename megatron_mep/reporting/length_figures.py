@@ -26,6 +26,7 @@ def length_chart(comparison: Comparison, style: Mapping[str, Style], name: str) 
         [curve for line in comparison.lines for curve in _curves(line, style[line.label])],
         dict.fromkeys(map(float, train_lengths), MARKED),
         _detail(comparison, values),
+        dashed="context cut to it",
     )
 
 

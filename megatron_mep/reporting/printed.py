@@ -38,7 +38,7 @@ def _chart(chart: Chart) -> Figure:
     if chart.marks:
         others.append(Line2D([], [], color=SOFT, linestyle=":", linewidth=1.0, label=next(iter(chart.marks.values()))))
     if any(curve.kind == "dashed" for curve in chart.curves):
-        others.append(Line2D([], [], color=SOFT, linestyle=DASHED, linewidth=1.1, label="context cut to it"))
+        others.append(Line2D([], [], color=SOFT, linestyle=DASHED, linewidth=1.1, label=chart.dashed))
     legend(figure, {curve.name: curve.style for curve in chart.curves}, others)
     return figure
 

@@ -4,9 +4,13 @@ import hashlib
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 from pathlib import Path
 from typing import TypeVar
 
+from megatron_mep.checkpoint.files import step_folder
+from megatron_mep.checkpoint.written_by import FILE as WRITTEN_BY
+from megatron_mep.checkpoint.written_by import Writer
 from megatron_mep.config.errors import DataError, Mistake
 from megatron_mep.reporting.records import Read, Record, read_metrics, read_rows, read_summary
 from megatron_mep.reporting.rows import AnyRow, Row, TrainingPoint
@@ -18,7 +22,7 @@ METRICS_FILE = "metrics.jsonl"
 VALIDATION_FILE = "validation.jsonl"
 RUN_FILE = "run.yaml"
 SUMMARY_FILE = "summary.json"
-WRITTEN_BY = "checkpoints/*/written_by.json"
+CHECKPOINTS = "checkpoints"
 
 Kind = TypeVar("Kind", bound=AnyRow)
 
@@ -33,8 +37,10 @@ class Sources:
     validations: dict[str, list[Row]] = field(default_factory=dict)
     settings: dict[str, str] = field(default_factory=dict)
     """Resolved run files, as YAML text."""
-    writers: dict[str, dict[str, str]] = field(default_factory=dict)
-    """Versions of the programs that trained the run, where its checkpoints tell."""
+    checkpoints: dict[str, Path] = field(default_factory=dict)
+    """The last one by which a run was measured, of those folders that hold rows of a single run; it may be gone."""
+    writers: dict[str, list[Writer]] = field(default_factory=dict)
+    """The programs that trained the run, one after the other, where its checkpoints tell."""
     files: list[Read] = field(default_factory=list)
 
     def rows(self, kind: type[Kind]) -> list[Kind]:
@@ -50,12 +56,12 @@ def read_sources(results: Sequence[Path]) -> Sources:
     of a study stands for its arms and its summary.
     """
     sources = Sources()
-    run_folders: dict[Path, set[str]] = {}
+    run_folders: dict[Path, list[AnyRow]] = {}
     for path in _results_files(results):
         records, read = read_rows(path)
         sources.records.extend(records)
         sources.files.append(read)
-        run_folders.setdefault(_run_folder(path), set()).update(record.row.run for record in records)
+        run_folders.setdefault(_run_folder(path), []).extend(record.row for record in records)
     if not sources.records:
         raise DataError(_nothing(", ".join(map(str, results)), "must hold at least one result row"))
     for file in (path / SUMMARY_FILE for path in dict.fromkeys(results)):
@@ -63,8 +69,8 @@ def read_sources(results: Sequence[Path]) -> Sources:
             summary, read = read_summary(file)
             sources.studies.append(summary)
             sources.files.append(read)
-    for folder, runs in run_folders.items():
-        _add_run(sources, folder, runs)
+    for folder, rows in run_folders.items():
+        _add_run(sources, folder, rows)
     return sources
 
 
@@ -98,8 +104,9 @@ def _run_folder(results_file: Path) -> Path:
     return folder.parent if folder.name in ROW_FOLDERS else folder
 
 
-def _add_run(sources: Sources, folder: Path, runs: set[str]) -> None:
+def _add_run(sources: Sources, folder: Path, rows: Sequence[AnyRow]) -> None:
     """What else is in a folder, under the name of its run, or its own where that says too little."""
+    runs = {row.run for row in rows}
     name = next(iter(runs)) if len(runs) == 1 else folder.resolve().name
     if name in sources.metrics or name in sources.settings:
         name = f"{name} ({folder})"
@@ -114,9 +121,14 @@ def _add_run(sources: Sources, folder: Path, runs: set[str]) -> None:
         content = (folder / RUN_FILE).read_bytes()
         sources.settings[name] = content.decode(errors="replace")
         sources.files.append(Read(folder / RUN_FILE, hashlib.sha256(content).hexdigest(), 1))
-    written = sorted(folder.glob(WRITTEN_BY))
+    measured = [row.step for row in rows if row.checkpoint is not None]
+    if len(runs) == 1 and measured:
+        sources.checkpoints[name] = step_folder(folder / CHECKPOINTS, max(measured))
+    written = [
+        json.loads(file.read_text(encoding="utf-8")) for file in sorted(folder.glob(f"{CHECKPOINTS}/*/{WRITTEN_BY}"))
+    ]
     if written:
-        sources.writers[name] = json.loads(written[-1].read_text(encoding="utf-8"))["versions"]
+        sources.writers[name] = [writer for writer, _ in groupby(map(Writer.of, written))]
 
 
 def _nothing(where: str, rule: str) -> Mistake:
