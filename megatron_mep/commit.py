@@ -49,11 +49,11 @@ def commit_of(package: Path) -> Commit | None:
 
 def differences(package: Path = PACKAGE) -> str:
     """What differs from the commit in the whole repository, file by file and line by line, as Git tells it."""
-    told = (_said(package, *question, timeout_s=60) for question in (("status", "--short"), ("diff", "HEAD")))
+    told = (_said(package, *question, timeout_s=60) for question in (("status", "--porcelain"), ("diff", "HEAD")))
     return "\n".join(part for part in told if part)
 
 
-def _said(folder: Path, *question: str, timeout_s: float = TIMEOUT_S) -> str | None:
+def _said(folder: Path, *question: str, timeout_s: float | None = None) -> str | None:
     """What Git answers in a folder; `None` where it does not. Nothing is written, not even Git's index."""
     environment = {name: value for name, value in os.environ.items() if name not in ELSEWHERE}
     try:
@@ -64,7 +64,7 @@ def _said(folder: Path, *question: str, timeout_s: float = TIMEOUT_S) -> str | N
             capture_output=True,
             text=True,
             errors="replace",
-            timeout=timeout_s,
+            timeout=timeout_s or TIMEOUT_S,
             check=False,
         )
     except (OSError, subprocess.TimeoutExpired):

@@ -42,7 +42,8 @@ def encoding_weights(folder: Path, layers: Collection[int]) -> dict[int, dict[st
             warnings.filterwarnings("ignore", "torch.distributed is disabled")
             checkpoint.load(stored, storage_reader=reader, no_dist=True)
     except CheckpointException as error:
-        raise _unreadable(str(folder), f"cannot be read ({error})") from None
+        # torch's own words name no file, and advise to read what no one should trust
+        raise _unreadable(folder, "is damaged: its tensors cannot be read") from error
     found: dict[int, dict[str, Tensor]] = {layer: {} for layer in layers}
     for key, value in stored.items():
         match = _NAME.fullmatch(key)
@@ -63,8 +64,9 @@ def _files_of(keys: Collection[str], metadata: Metadata) -> set[str]:
 
 def _refuse_faults(folder: Path, files: Collection[str], hashed: bool) -> None:
     for fault in faults(folder, only=files, hashed=hashed):
-        raise _unreadable(str(fault.file), fault.rule)
+        raise _unreadable(fault.file, fault.rule)
 
 
-def _unreadable(file: str, rule: str) -> CheckpointError:
-    return CheckpointError(Mistake(file, None, rule, "restore the checkpoint from a copy"))
+def _unreadable(place: Path, rule: str) -> CheckpointError:
+    remedy = "let `mep checkpoint verify` name what is wrong, and restore it from a copy"
+    return CheckpointError(Mistake(str(place), None, rule, remedy))

@@ -169,9 +169,14 @@ def whole_run(folder: Path, run: str) -> Path:
     return folder
 
 
-def shape(title: str = "mep", learned: bool = False) -> Shape:
-    """That of an encoding with two heads."""
-    return Shape(title, "factor on the weight", ("mep",), learned, (0, 1, 3), ((1.0, 0.5, 0.1), (1.0, 0.9, 0.7)))
+def shape(title: str = "mep", runs: tuple[str, ...] = ("mep",), **told: Any) -> Shape:
+    """That of an encoding with two heads; `told` is what else is said of it."""
+    return Shape(title, "factor on the weight", runs, (0, 1, 3), ((1.0, 0.5, 0.1), (1.0, 0.9, 0.7)), **told)
+
+
+def trained_shape() -> Shape:
+    """That of a layer, with what it was before."""
+    return shape("fire", trained="layer 2 of 3 after step 8", before=((1.0, 0.4, 0.2), (1.0, 0.8, 0.6)))
 
 
 def summary_file(study: Path) -> Path:

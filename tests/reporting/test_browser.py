@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from megatron_mep.reporting.report import write_report
-from tests.reporting.example import shape, summary_file, whole_run
+from tests.reporting.example import shape, summary_file, trained_shape, whole_run
 
 api = pytest.importorskip("playwright.sync_api", reason="playwright drives the browser")
 
@@ -39,7 +39,7 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for folder, run in (("mep", "mep"), ("rope", "rope<b>&amp;")):
         whole_run(root / folder, run)
     summary_file(root)
-    write_report([root], root / "out", "mep report", [shape("mep"), shape("fire", learned=True)])
+    write_report([root], root / "out", "mep report", [shape("mep"), trained_shape()])
     return root / "out" / "index.html"
 
 

@@ -56,7 +56,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
         run_folder(root / "mep", curve("mep", {128: 31.0, 256: 29.0, 2048: 28.0})),
         run_folder(root / "evil", curve(EVIL, {128: 32.0, 256: 300.0}, encoding_options={"note": EVIL})),
     ]
-    written = write_report(folders, root / "out", f"mep report {EVIL}", [shape(EVIL, learned=True)])
+    written = write_report(folders, root / "out", f"mep report {EVIL}", [shape(EVIL, untrained=f"{EVIL} is not there")])
     tables = ["table.txt", "table.md", "table.tex", "table.csv", "probes.csv", "analyses.csv", "rows.jsonl"]
     figures = [f"figures/{name}.{kind}" for name in FIGURES for kind in ("svg", "png")]
     assert [str(path.relative_to(root / "out")) for path in written] == ["index.html", *tables, *figures]
@@ -110,7 +110,7 @@ def test_the_page_holds_settings_command_and_provenance(report: Path) -> None:
     for folder in ("mep", "evil"):
         for file in ("evaluation/lengths.jsonl", "metrics.jsonl", "run.yaml"):
             assert str(report / folder / file) in text
-    assert f"Drawn as before training, which moves them: {EVIL}." in text
+    assert f"Drawn as before training, which moves them: {EVIL} ({EVIL} is not there)." in text
 
 
 def test_the_rows_of_a_report_are_those_it_was_made_from(report: Path) -> None:

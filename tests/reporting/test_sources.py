@@ -1,10 +1,13 @@
 """Sources: what a results file or a run folder brings into a report, and what is said where there is nothing."""
 
+import json
 from pathlib import Path
 
 import pytest
 
+from megatron_mep.checkpoint.written_by import Writer
 from megatron_mep.config.errors import DataError
+from megatron_mep.reporting.report import write_report
 from megatron_mep.reporting.rows import AnalysisRow, ProbeRow, Row
 from megatron_mep.reporting.sources import read_sources
 from tests.reporting.example import curve, result, run_folder, whole_run
@@ -31,16 +34,35 @@ def test_a_folder_of_several_runs_lends_its_settings_its_own_name(tmp_path: Path
     assert list(read_sources([folder]).settings) == ["study"]
 
 
-def test_a_run_folder_brings_rows_of_every_kind_validations_and_versions(tmp_path: Path) -> None:
+def test_a_run_folder_brings_rows_of_every_kind_and_validations(tmp_path: Path) -> None:
     folder = whole_run(tmp_path / "mep", "mep")
-    written_by = folder / "checkpoints" / "step_00000100" / "written_by.json"
-    written_by.parent.mkdir(parents=True)
-    written_by.write_text('{"versions": {"torch": "2.13.0"}}')
     sources = read_sources([folder])
     counts = [len(sources.rows(kind)) for kind in (Row, ProbeRow, AnalysisRow)]
     assert counts == [6, 8, 1]
     assert [row.step for row in sources.validations["mep"]] == [50, 100]
-    assert sources.writers == {"mep": {"torch": "2.13.0"}}
+    assert sources.writers == {}, "no checkpoint is there that would tell"
+
+
+def test_the_checkpoint_that_was_measured_last_is_named(tmp_path: Path) -> None:
+    rows = [result("mep", 128, 30.0, step=step) for step in (100, 50)]
+    folder = run_folder(tmp_path / "mep", [*rows, result("mep", 128, 30.0, step=150, checkpoint=None)])
+    assert read_sources([folder]).checkpoints == {"mep": folder / "checkpoints" / "step_00000100"}
+    several = run_folder(tmp_path / "study", [result(run, 128, 30.0) for run in "ab"])
+    assert read_sources([several]).checkpoints == {}, "whose it would be is not known"
+
+
+def test_checkpoints_tell_by_what_they_were_written_one_after_the_other(tmp_path: Path) -> None:
+    folder = run_folder(tmp_path / "mep", [result("mep", 128, 30.0)])
+    old = {"versions": {"torch": "2.12.0"}}
+    new = {"versions": {"torch": "2.13.0"}, "commit": {"sha": "12ab", "changed": True}}
+    for step, facts in enumerate((old, old, new, new)):
+        written_by = folder / "checkpoints" / f"step_{step:08d}" / "written_by.json"
+        written_by.parent.mkdir(parents=True)
+        written_by.write_text(json.dumps(facts))
+    assert read_sources([folder]).writers == {"mep": [Writer.of(old), Writer.of(new)]}
+    write_report([folder], tmp_path / "out", "writers")
+    told = "mep was trained by torch 2.12.0, commit unknown; then by torch 2.13.0, commit 12ab with changes."
+    assert told in (tmp_path / "out" / "index.html").read_text()
 
 
 def test_the_folder_of_a_study_stands_for_those_arms_that_are_measured(tmp_path: Path) -> None:
