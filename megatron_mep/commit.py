@@ -47,10 +47,10 @@ def commit_of(package: Path) -> Commit | None:
     return Commit(sha.strip(), None if changes is None else bool(changes))
 
 
-def differences(package: Path = PACKAGE) -> str:
-    """What differs from the commit in the whole repository, file by file and line by line, as Git tells it."""
-    told = (_said(package, *question, timeout_s=60) for question in (("status", "--porcelain"), ("diff", "HEAD")))
-    return "\n".join(part for part in told if part)
+def differences(package: Path = PACKAGE) -> str | None:
+    """What differs from the commit in the whole repository, file by file and line by line; `None` where Git fails."""
+    status, lines = (_said(package, *asked, timeout_s=60) for asked in (("status", "--porcelain"), ("diff", "HEAD")))
+    return None if status is None or lines is None else "\n".join(filter(None, (status, lines)))
 
 
 def _said(folder: Path, *question: str, timeout_s: float | None = None) -> str | None:

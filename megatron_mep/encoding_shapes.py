@@ -26,7 +26,6 @@ ADDED = (DistanceBias, PositionBias, ScoreMix)
 """What acts on weights by the exponential of what it adds to scores."""
 COURSE = {"model", "data", "training", "init_from"}
 """The sections of a run file that say, beside the seed, what training makes of an encoding."""
-
 REMEDY = "evaluate a checkpoint of the run, and report while it is there"
 
 Weights = dict[str, Tensor]
@@ -106,7 +105,7 @@ def _trained(name: str, names: tuple[str, ...], run: RunConfig, checkpoint: Path
         # what a run starts from that takes up the weights of another is not drawn by its seed
         before = None if run.init_from else _by_distance(model, drawn, length)
         where = f"layer {layer} of {model.num_layers}" if lender(model) is None else "all layers"
-        shapes.append(_shape(model, runs, length, by_distance, before, trained=f"{where} after step {step:,}"))
+        shapes.append(_shape(model, runs, length, by_distance, before, trained=f"{where}, after step {step:,}"))
     return shapes
 
 

@@ -45,8 +45,10 @@ def test_a_changed_and_an_unknown_file_of_the_package_are_told(package: Path, fi
     assert found is not None
     assert found.changed
     assert str(found) == f"{git(package, 'rev-parse', 'HEAD')} with changes"
-    assert f"package/{file}" in differences(package)
-    assert ("+heads = 8" in differences(package)) == (file == "model.py")
+    told = differences(package)
+    assert told is not None
+    assert f"package/{file}" in told
+    assert ("+heads = 8" in told) == (file == "model.py")
 
 
 def test_what_changes_beside_the_package_is_no_change_of_it(package: Path) -> None:
@@ -116,3 +118,4 @@ def test_changes_that_git_does_not_tell_are_told_to_be_unknown(
     fake_git(tmp_path, 'case "$*" in *status*) exit 1;; *rev-parse*) echo 12ab;; esac', monkeypatch)
     assert commit_of(package) == Commit("12ab", changed=None)
     assert str(commit_of(package)) == "12ab, changes unknown"
+    assert differences(package) is None

@@ -104,7 +104,7 @@ def test_the_drawn_heads_are_those_of_the_modules_that_trained(
 ) -> None:
     before, after = torch.load(trained / model / "live.pt")
     shapes = drawn(trained, model)
-    assert [shape.trained for shape in shapes] == [f"{told} after step {STEPS}" for told in layers.values()]
+    assert [shape.trained for shape in shapes] == [f"{told}, after step {STEPS}" for told in layers.values()]
     for layer, shape in zip(layers, shapes, strict=True):
         assert (shape.title, shape.runs, shape.untrained) == ("kerple_log", ("run",), None)
         for values, bounds in ((shape.heads, after), (shape.before, before)):
@@ -149,7 +149,7 @@ def test_of_seeds_the_first_with_a_checkpoint_is_drawn(trained: Path) -> None:
     models = dict.fromkeys(("a", "b", "c"), MODELS["shared"] | wide) | {"d": MODELS["own"] | wide}
     shapes = shapes_of(sources({"b": find(trained / "shared" / "2")}, **models), LENGTH)
     assert [(shape.runs, shape.trained) for shape in shapes] == [
-        (("b", "a", "c"), f"all layers after step {STEPS}"),
+        (("b", "a", "c"), f"all layers, after step {STEPS}"),
         (("d",), None),
     ]
 

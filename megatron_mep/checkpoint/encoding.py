@@ -24,28 +24,13 @@ _NAME = re.compile(rf"decoder\.layers\.(?:(?P<index>\d+)\.)?{re.escape(ENCODING_
 def encoding_weights(folder: Path, layers: Collection[int]) -> dict[int, dict[str, Tensor]]:
     """The weights and constants of some layers by name, for all heads of the model, whoever wrote the pieces.
 
-    Layers are counted from 1. What all layers share is that of the first that the encoding acts in alone. A
-    `CheckpointError` where a file is missing, has another size than it was written with, or cannot be read.
+    Layers are counted from 1. Where all layers share them, they are those of the first that the encoding acts in, and
+    no other has any. A `CheckpointError` where a file is missing, has not the size it was written with, or cannot be
+    read.
     """
     _refuse_faults(folder, READ_FIRST, hashed=True)
-    reader = FileSystemReader(folder)
-    metadata = reader.read_metadata()
-    stored = {
-        key: torch.empty(entry.size, dtype=entry.properties.dtype)
-        for key, entry in metadata.state_dict_metadata.items()
-        if isinstance(entry, TensorStorageMetadata) and _NAME.fullmatch(key)
-    }
-    # all of them are copies of the whole model, which a hash would have to read
-    _refuse_faults(folder, _files_of(stored, metadata), hashed=False)
-    try:
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "torch.distributed is disabled")
-            checkpoint.load(stored, storage_reader=reader, no_dist=True)
-    except CheckpointException as error:
-        # torch's own words name no file, and advise to read what no one should trust
-        raise _unreadable(folder, "is damaged: its tensors cannot be read") from error
     found: dict[int, dict[str, Tensor]] = {layer: {} for layer in layers}
-    for key, value in stored.items():
+    for key, value in _read(folder).items():
         match = _NAME.fullmatch(key)
         assert match is not None, "others are not read"
         for layer, weights in found.items():
@@ -54,6 +39,27 @@ def encoding_weights(folder: Path, layers: Collection[int]) -> dict[int, dict[st
             elif int(match["index"]) == layer - 1:
                 weights[match["name"]] = value
     return found
+
+
+def _read(folder: Path) -> dict[str, Tensor]:
+    """The tensors of all layers, by their keys."""
+    reader = FileSystemReader(folder)
+    metadata = reader.read_metadata()
+    stored = {
+        key: torch.empty(entry.size, dtype=entry.properties.dtype)
+        for key, entry in metadata.state_dict_metadata.items()
+        if isinstance(entry, TensorStorageMetadata) and _NAME.fullmatch(key)
+    }
+    # a hash would read whole files, of which weights are few bytes
+    _refuse_faults(folder, _files_of(stored, metadata), hashed=False)
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "torch.distributed is disabled")
+            checkpoint.load(stored, storage_reader=reader, no_dist=True)
+    except CheckpointException as error:
+        # torch's own words name no file, and advise to read what no one should trust
+        raise _unreadable(folder, "is damaged: its tensors cannot be read") from error
+    return stored
 
 
 def _files_of(keys: Collection[str], metadata: Metadata) -> set[str]:

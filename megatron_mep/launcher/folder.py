@@ -58,5 +58,6 @@ def code_text() -> str:
     told = [f"megatron-mep {metadata.version('megatron-mep')}"]
     commit = commit_of_package()
     if commit is not None:
-        told += [f"commit {commit.sha} of {PACKAGE.parent}", differences() or "nothing differs from it"]
+        differing = "what differs from it is unknown" if (found := differences()) is None else found
+        told += [f"commit {commit.sha} of {PACKAGE.parent}", differing or "nothing differs from it"]
     return "\n".join(told) + "\n"

@@ -20,8 +20,8 @@ from megatron_mep.reporting.use_figures import analyses_by_length, attention_map
 Styles = dict[str, Style]
 READING = "Solid: all context. Dashed: context cut to the training length, which is the dotted upright line."
 TRAINED = (
-    "Solid: as it is, after training where a step is named. Dashed: before training. Of layers that learn each for "
-    "themselves, the first, the middle and the last are drawn."
+    "Where a step is named, solid curves are those after it, and dashed ones those before training. Of layers that "
+    "learn each for themselves, the first, the middle and the last are drawn."
 )
 
 
@@ -184,7 +184,7 @@ def _shapes(shapes: Sequence[Shape]) -> Iterator[Section]:
     if shapes:
         yield Section(
             "Shapes of the encodings",
-            "What each head's encoding does by distance, before any text is read.",
+            "What each head's encoding does by distance, whatever the text says.",
             tuple(told_of(shapes)),
             small=tuple(shape_chart(shape, f"shape_{place}") for place, shape in enumerate(shapes, start=1)),
             legend=TRAINED if any(shape.trained for shape in shapes) else "",

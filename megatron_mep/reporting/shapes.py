@@ -22,7 +22,7 @@ class Shape:
     meaning: str
     """What the values are."""
     runs: tuple[str, ...]
-    """The runs that have it; where it is that of a trained one, the first is drawn and others differ in their seed."""
+    """The runs that have it; where it is that of a trained one, the first is drawn, and others are of other seeds."""
     distances: Sequence[int]
     heads: Heads
     untrained: str | None = None
@@ -35,7 +35,7 @@ class Shape:
 
 def shape_chart(shape: Shape, name: str) -> Chart:
     """A curve for each head, and below it a dashed one of what it was before training."""
-    title = f"{shape.title}: {shape.trained} of {shape.runs[0]}" if shape.trained else shape.title
+    title = f"{shape.title} of {shape.runs[0]}, {shape.trained}" if shape.trained else shape.title
     x = Axis("distance + 1", log=True, ticks=powers(shape.distances[-1] + 1))
     return Chart(name, title, x, Axis(shape.meaning), list(_curves(shape)), dashed=BEFORE)
 
@@ -48,7 +48,7 @@ def told_of(shapes: Sequence[Shape]) -> Iterator[str]:
         yield f"Drawn as before training, which moves them: {told}."
     others = {shape.runs[0]: shape.runs[1:] for shape in shapes if shape.trained and shape.runs[1:]}
     for drawn, left in others.items():
-        yield f"Not drawn: {', '.join(left)}, which differ from {drawn} in nothing but their seed."
+        yield f"Not drawn: {', '.join(left)}, trained as {drawn} was but for the seed."
 
 
 def _curves(shape: Shape) -> Iterator[Curve]:

@@ -176,7 +176,7 @@ def shape(title: str = "mep", runs: tuple[str, ...] = ("mep",), **told: Any) -> 
 
 def trained_shape() -> Shape:
     """That of a layer, with what it was before."""
-    return shape("fire", trained="layer 2 of 3 after step 8", before=((1.0, 0.4, 0.2), (1.0, 0.8, 0.6)))
+    return shape("fire", trained="layer 2 of 3, after step 8", before=((1.0, 0.4, 0.2), (1.0, 0.8, 0.6)))
 
 
 def summary_file(study: Path) -> Path:

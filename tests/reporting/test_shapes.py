@@ -7,7 +7,7 @@ from tests.reporting.example import shape, trained_shape
 
 def test_a_trained_head_has_a_dashed_curve_of_what_it_was_before() -> None:
     chart = shape_chart(trained_shape(), "shape")
-    assert chart.title == "fire: layer 2 of 3 after step 8 of mep"
+    assert chart.title == "fire of mep, layer 2 of 3, after step 8"
     kinds = [(curve.name, curve.kind, [point.y for point in curve.points]) for curve in chart.curves]
     assert kinds == [
         ("head 1", "plain", [1.0, 0.5, 0.1]),
@@ -30,10 +30,10 @@ def test_what_is_not_trained_is_one_curve_of_each_head() -> None:
 
 
 def test_what_is_not_drawn_is_told_once_with_the_reason() -> None:
-    of_seeds = [shape("fire", ("a", "b", "c"), trained=f"layer {layer} of 2 after step 8") for layer in (1, 2)]
+    of_seeds = [shape("fire", ("a", "b", "c"), trained=f"layer {layer} of 2, after step 8") for layer in (1, 2)]
     untrained = [shape("t5", ("d",), untrained="d is not there"), shape("kerple", ("e",), untrained="e is damaged")]
     assert list(told_of([shape(), *of_seeds, *untrained])) == [
         "Drawn as before training, which moves them: t5 (d is not there); kerple (e is damaged).",
-        "Not drawn: b, c, which differ from a in nothing but their seed.",
+        "Not drawn: b, c, trained as a was but for the seed.",
     ]
     assert list(told_of([shape()])) == []
