@@ -104,7 +104,7 @@ def _trained(name: str, names: tuple[str, ...], run: RunConfig, checkpoint: Path
         by_distance = _by_distance(model, stored[layer], length)
         # what a run starts from that takes up the weights of another is not drawn by its seed
         before = None if run.init_from else _by_distance(model, drawn, length)
-        where = f"layer {layer} of {model.num_layers}" if lender(model) is None else "all layers"
+        where = f"layer {layer} of {model.num_layers}" if lender(model) is None else "shared by its layers"
         shapes.append(_shape(model, runs, length, by_distance, before, trained=f"{where}, after step {step:,}"))
     return shapes
 

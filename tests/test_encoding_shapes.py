@@ -97,7 +97,7 @@ def factors(bounds: Bounds, layer: int, distances: list[int]) -> Tensor:
 
 @pytest.mark.parametrize(
     ("model", "layers"),
-    [("own", {2: "layer 2 of 5", 3: "layer 3 of 5", 5: "layer 5 of 5"}), ("shared", {1: "all layers"})],
+    [("own", {2: "layer 2 of 5", 3: "layer 3 of 5", 5: "layer 5 of 5"}), ("shared", {1: "shared by its layers"})],
 )
 def test_the_drawn_heads_are_those_of_the_modules_that_trained(
     trained: Path, model: str, layers: dict[int, str]
@@ -149,7 +149,7 @@ def test_of_seeds_the_first_with_a_checkpoint_is_drawn(trained: Path) -> None:
     models = dict.fromkeys(("a", "b", "c"), MODELS["shared"] | wide) | {"d": MODELS["own"] | wide}
     shapes = shapes_of(sources({"b": find(trained / "shared" / "2")}, **models), LENGTH)
     assert [(shape.runs, shape.trained) for shape in shapes] == [
-        (("b", "a", "c"), f"all layers, after step {STEPS}"),
+        (("b", "a", "c"), f"shared by its layers, after step {STEPS}"),
         (("d",), None),
     ]
 
