@@ -1,7 +1,8 @@
 """A checkpoint's model as lm-evaluation-harness asks it."""
 
+import hashlib
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -33,7 +34,6 @@ class Asked:
 
     logits: Logits
     opened: Open
-    tokenizer: Tokenizer
     batch_tokens: int
     """Tokens in one forward pass, at least those of one request."""
     checkpoint: str
@@ -47,16 +47,19 @@ class MepLM(TemplateLM):
     The harness so sees a single process, whatever the layout. Texts begin after an end of document.
     """
 
-    def __init__(self, asked: Asked, max_length: MaxLength, share: Share | None = None) -> None:
+    def __init__(
+        self, asked: Callable[[], Asked], tokenizer: Tokenizer, max_length: MaxLength, share: Share | None = None
+    ) -> None:
+        """`asked` gives the model; it is called alike on every rank, once requests are known to be as they must be."""
         super().__init__()
-        self._asked, self._max_length, self._share = asked, max_length, share or Share()
+        self._asked, self._tokenizer, self._max_length, self._share = asked, tokenizer, max_length, share or Share()
         self.num_truncated = 0
         """Requests whose context was cut, so far."""
 
     @property
     def eot_token_id(self) -> int:
         """The end of a document, which also stands for a context that is empty."""
-        return self._asked.tokenizer.eod
+        return self._tokenizer.eod
 
     @property
     def max_length(self) -> int:
@@ -66,17 +69,17 @@ class MepLM(TemplateLM):
     @property
     def tokenizer_name(self) -> str:
         """Tells the tokenizer from all others."""
-        return self._asked.tokenizer.sha256
+        return self._tokenizer.sha256
 
     def get_model_info(self) -> dict[str, Any]:
         """What the results say of the model, and of what was done to requests."""
         length = self._max_length
         told = {"max_length": length.tokens, "truncate": length.truncate, "truncated_requests": self.num_truncated}
-        return {**self._asked.facts, **told}
+        return {**self._asked().facts, **told}
 
     def tok_encode(self, string: str, add_special_tokens: bool | None = None, **_: Any) -> list[int]:  # noqa: ARG002
         """The tokens of a text, to which none are added."""
-        tokens: list[int] = self._asked.tokenizer.encode([string])[0].tolist()
+        tokens: list[int] = self._tokenizer.encode([string])[0].tolist()
         return tokens
 
     def loglikelihood_rolling(self, requests: list[Instance], **_: Any) -> list[float]:
@@ -87,25 +90,28 @@ class MepLM(TemplateLM):
 
     def generate_until(self, requests: list[Instance], **_: Any) -> list[str]:
         """The greedy continuation of each context, up to the first text of `until` and `max_gen_toks` tokens."""
+        self._check_alike([request.args for request in requests])
         ends = [_until(request.args[1]) for request in requests]
         prompts = [tuple(self.tok_encode(request.args[0])) or (self.eot_token_id,) for request in requests]
         prompts = self._fitted(prompts, [until.max_tokens for until in ends])
+        asked = self._asked()
         found: dict[int, str | None] = {}
         for until in dict.fromkeys(ends):
             places = [place for place, end in enumerate(ends) if end == until]
             alike = [prompts[place] for place in places]
-            found.update(zip(places, self._share.answered(alike, alike, partial(self._written, until)), strict=True))
+            written = partial(self._written, asked, until)
+            found.update(zip(places, self._share.answered(alike, alike, written), strict=True))
         texts = [found[place] for place in range(len(requests))]
         whole = [text for text in texts if text is not None]
         if len(whole) < len(texts):
             raise self._not_finite(len(texts) - len(whole))
         return whole
 
-    def _written(self, until: Until, prompts: list[Tokens]) -> list[str | None]:
-        asked = self._asked
-        return continuations(prompts, until, asked.opened, asked.tokenizer, asked.batch_tokens)
+    def _written(self, asked: Asked, until: Until, prompts: list[Tokens]) -> list[str | None]:
+        return continuations(prompts, until, asked.opened, self._tokenizer, asked.batch_tokens)
 
     def _loglikelihood_tokens(self, requests: Sequence[Encoded], **_: Any) -> list[Score]:
+        self._check_alike(requests)
         for texts, _context, continuation in requests:
             if not continuation:
                 rule = f"has a request without tokens to score: {texts}"
@@ -113,7 +119,7 @@ class MepLM(TemplateLM):
         num_more = [len(continuation) - 1 for *_, continuation in requests]
         contexts = self._fitted([tuple(context) for _, context, _ in requests], num_more)
         pairs = [Pair(context, tuple(request[2])) for context, request in zip(contexts, requests, strict=True)]
-        asked = self._asked
+        asked = self._asked()
         found = self._share.answered(
             pairs, [pair.read for pair in pairs], lambda own: scores(own, asked.logits, asked.batch_tokens)
         )
@@ -132,18 +138,33 @@ class MepLM(TemplateLM):
         self.num_truncated += sum(len(cut) < len(whole) for cut, whole in zip(fitted, contexts, strict=True))
         return fitted
 
+    def _check_alike(self, requests: Sequence[Any]) -> None:
+        """Refuses what ranks ask unlike one another: they would wait for each other, or answer something else."""
+        digest = hashlib.sha256(repr(requests).encode()).digest()
+        if len(set(self._share.of_everyone(digest))) > 1:
+            rule = "ask other questions on other ranks: their data differ, or are drawn without --seed"
+            raise HarnessError(Mistake("--tasks", None, rule, "give every node the same data, or use one process"))
+
     def _not_finite(self, count: int) -> CheckpointError:
         rule = f"gives logits that are not finite for {count} requests"
-        return CheckpointError(Mistake(self._asked.checkpoint, None, rule, "take an earlier checkpoint"))
+        return CheckpointError(Mistake(self._asked().checkpoint, None, rule, "take an earlier checkpoint"))
 
 
 def _until(options: dict[str, Any]) -> Until:
     """Where a task ends what is generated; a `HarnessError` where it asks for more than greedy generation."""
-    stated = dict(normalize_gen_kwargs(options))
-    texts = tuple(end for end in handle_stop_sequences(stated.pop("until"), eos=None) if end)
+    try:
+        stated = dict(normalize_gen_kwargs(options))
+        texts = tuple(end for end in handle_stop_sequences(stated.pop("until"), eos=None) if end)
+    except (TypeError, ValueError) as error:
+        rule = f"says {options} of how text is generated, which cannot be read ({error})"
+        raise HarnessError(Mistake("--tasks", None, rule, "correct the task, or --gen-kwargs")) from None
     max_tokens = stated.pop("max_gen_toks")
+    if max_tokens < 1:
+        rule = f"leaves no room for an answer: max_gen_toks is {max_tokens}"
+        raise HarnessError(Mistake("--tasks", None, rule, "correct the task, or --gen-kwargs"))
     beyond = sorted(set(stated) - GREEDY) or (["do_sample"] if stated["do_sample"] else [])
     if beyond:
         rule = f"says {', '.join(beyond)} of how text is generated, which is greedy here"
-        raise HarnessError(Mistake("--tasks", None, rule, "set do_sample to false in the task, and nothing else"))
+        remedy = "set do_sample to false in the task or by --gen-kwargs do_sample=false, and nothing else"
+        raise HarnessError(Mistake("--tasks", None, rule, remedy))
     return Until(texts, max_tokens)

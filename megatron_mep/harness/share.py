@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 import torch.distributed as dist
 
 from megatron_mep.harness.batches import Tokens
+from megatron_mep.harness.together import of_everyone
 from megatron_mep.parallel.groups import Groups
 
 Request = TypeVar("Request")
@@ -25,6 +26,8 @@ class Share:
     size: int = 1
     gather: Callable[[Any], list[Any]] = _alone
     """What each of the ranks has, in their order; every one of them calls it equally often."""
+    of_everyone: Callable[[Any], list[Any]] = _alone
+    """The same of all processes, those that share a model as well."""
 
     def answered(
         self,
@@ -59,4 +62,4 @@ def share_of(groups: Groups) -> Share:
         dist.all_gather_object(parts, part, group=groups.data_group)
         return parts
 
-    return Share(groups.data_rank, groups.data_size, gather)
+    return Share(groups.data_rank, groups.data_size, gather, of_everyone)

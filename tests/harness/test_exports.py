@@ -86,8 +86,9 @@ def _answers(model: torch.nn.Module, tokenizer: Tokenizer, tasks: Path) -> dict[
     def opened(batch_size: int, max_length: int) -> Any:
         raise AssertionError(f"no text is written: {batch_size} x {max_length}")
 
+    asked = Asked(logits, opened, 256, "none", {})
     results = simple_evaluate(
-        model=MepLM(Asked(logits, opened, tokenizer, 256, "none", {}), MaxLength(MAX_LENGTH, truncate=False)),
+        model=MepLM(lambda: asked, tokenizer, MaxLength(MAX_LENGTH, truncate=False)),
         tasks=list(SCORED),
         bootstrap_iters=0,
         task_manager=TaskManager(include_path=str(tasks), include_defaults=False),

@@ -42,13 +42,13 @@ class Flat:
     def asked(self) -> Any:
         from megatron_mep.harness.language_model import Asked
 
-        return Asked(self.logits, self.opened, self.tokenizer, 64, "a checkpoint", {"run": "flat"})
+        return Asked(self.logits, self.opened, 64, "a checkpoint", {"run": "flat"})
 
 
 def language_model(flat: Flat, **length: Any) -> Any:
     from megatron_mep.harness.language_model import MepLM
 
-    return MepLM(flat.asked(), MaxLength(**{"tokens": 1000, **length}))
+    return MepLM(flat.asked, flat.tokenizer, MaxLength(**{"tokens": 1000, **length}))
 
 
 def requests(*arguments: tuple[Any, ...]) -> list[Any]:
