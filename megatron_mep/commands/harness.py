@@ -41,7 +41,8 @@ def _add_questions(parser: argparse.ArgumentParser) -> None:
     _add(which, "--samples", metavar="JSON", help="numbers of the questions by task, or a file of them")
     _add(parser, "--metadata", action="append", default=[], metavar="KEY=VALUE", help="what tasks are told that make "
          f"their own data, such as RULER's: {KEY_VALUES}")  # fmt: skip
-    _add(parser, "--system-instruction", metavar="TEXT", help="a text before each question")
+    _add(parser, "--system-instruction", metavar="TEXT", help="a text before each question, with the space "
+         "between them")  # fmt: skip
     _add(parser, "--apply-chat-template", nargs="?", const="", metavar="NAME", help="refused: a checkpoint has none")
     _add(parser, "--seed", type=_seeds, default=(), metavar="N", help="of what is drawn: one number, or those of "
          "python, numpy, torch and examples (0,1234,1234,1234)")  # fmt: skip

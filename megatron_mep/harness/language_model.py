@@ -9,12 +9,12 @@ from typing import Any
 
 from lm_eval.api.instance import Instance
 from lm_eval.api.model import TemplateLM
-from lm_eval.models.utils import handle_stop_sequences, normalize_gen_kwargs
 from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 
 from megatron_mep.config.errors import CheckpointError, Mistake
 from megatron_mep.data.tokenizer import Tokenizer
 from megatron_mep.harness.batches import Tokens
+from megatron_mep.harness.greedy import until_of
 from megatron_mep.harness.length import HarnessError, MaxLength
 from megatron_mep.harness.scoring import Logits, Pair, Score, scores
 from megatron_mep.harness.share import Share
@@ -23,9 +23,6 @@ from megatron_mep.probes.scoring import Open
 
 Encoded = tuple[tuple[str, str] | None, list[int], list[int]]
 """A pair of texts, or `None` where it is a window of a text, and the tokens of its context and continuation."""
-
-GREEDY = {"do_sample", "temperature", "top_p", "top_k"}
-"""What tasks say of how tokens are drawn; greedy generation draws none."""
 
 
 @dataclass(frozen=True)
@@ -91,7 +88,7 @@ class MepLM(TemplateLM):
     def generate_until(self, requests: list[Instance], **_: Any) -> list[str]:
         """The greedy continuation of each context, up to the first text of `until` and `max_gen_toks` tokens."""
         self._check_alike([request.args for request in requests])
-        ends = [_until(request.args[1]) for request in requests]
+        ends = [until_of(request.args[1]) for request in requests]
         prompts = [tuple(self.tok_encode(request.args[0])) or (self.eot_token_id,) for request in requests]
         prompts = self._fitted(prompts, [until.max_tokens for until in ends])
         asked = self._asked()
@@ -148,23 +145,3 @@ class MepLM(TemplateLM):
     def _not_finite(self, count: int) -> CheckpointError:
         rule = f"gives logits that are not finite for {count} requests"
         return CheckpointError(Mistake(self._asked().checkpoint, None, rule, "take an earlier checkpoint"))
-
-
-def _until(options: dict[str, Any]) -> Until:
-    """Where a task ends what is generated; a `HarnessError` where it asks for more than greedy generation."""
-    try:
-        stated = dict(normalize_gen_kwargs(options))
-        texts = tuple(end for end in handle_stop_sequences(stated.pop("until"), eos=None) if end)
-    except (TypeError, ValueError) as error:
-        rule = f"says {options} of how text is generated, which cannot be read ({error})"
-        raise HarnessError(Mistake("--tasks", None, rule, "correct the task, or --gen-kwargs")) from None
-    max_tokens = stated.pop("max_gen_toks")
-    if max_tokens < 1:
-        rule = f"leaves no room for an answer: max_gen_toks is {max_tokens}"
-        raise HarnessError(Mistake("--tasks", None, rule, "correct the task, or --gen-kwargs"))
-    beyond = sorted(set(stated) - GREEDY) or (["do_sample"] if stated["do_sample"] else [])
-    if beyond:
-        rule = f"says {', '.join(beyond)} of how text is generated, which is greedy here"
-        remedy = "set do_sample to false in the task or by --gen-kwargs do_sample=false, and nothing else"
-        raise HarnessError(Mistake("--tasks", None, rule, remedy))
-    return Until(texts, max_tokens)

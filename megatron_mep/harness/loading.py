@@ -1,6 +1,7 @@
 """Tasks of lm-evaluation-harness, loaded with their data; what the user can put right of them is told, by all ranks."""
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from yaml import YAMLError
 
 from megatron_mep.config.errors import Mistake
 from megatron_mep.config.misspelt import did_you_mean, most_alike
+from megatron_mep.harness.greedy import until_of
 from megatron_mep.harness.length import HarnessError
 from megatron_mep.harness.tasks import Tasks
 from megatron_mep.harness.together import found_by_all
@@ -123,6 +125,8 @@ class Manager(TaskManager):
             yield _runs_code(task.task_name)
         if getattr(task, "MULTIMODAL", False):
             yield Mistake("--tasks", task.task_name, "asks about more than text", "leave it out")
+        if task.get_config("output_type") == "generate_until":
+            yield from self._not_greedy(task)
         num_shots, sampler = self._tasks.num_fewshot, getattr(task, "sampler", None)
         # where a task says that it has none, the harness leaves it so
         if num_shots and sampler is not None and task.get_config("num_fewshot") != 0:
@@ -131,6 +135,12 @@ class Manager(TaskManager):
             if num_shots > num_left:
                 rule = f"is more than the {num_left} examples that {task.task_name} has"
                 yield Mistake("--num-fewshot", num_shots, rule, "ask for fewer")
+
+    def _not_greedy(self, task: Any) -> Iterator[Mistake]:
+        try:
+            until_of({**(task.get_config("generation_kwargs") or {}), **self._tasks.gen_kwargs})
+        except HarnessError as error:
+            yield from (replace(mistake, value=task.task_name) for mistake in error.mistakes)
 
     def _strange_samples(self, loaded: dict[str, Any]) -> Iterator[Mistake]:
         """What is wrong with the questions that the user names."""

@@ -21,6 +21,7 @@ from tests.data.toy import corpus
 from tests.end_to_end.job import describe_rank, job, train_on
 from tests.harness.by_hand import ByHand
 from tests.harness.local_tasks import CHOICE, MAX_GEN_TOKS, NUM_QUESTIONS, ROLLING, TASKS, UNTIL, WRITTEN, write_tasks
+from tests.harness.strange_tasks import DRAWN, UNSAFE, write_strange_tasks
 from tests.support.distributed import joined
 from tests.support.distributed import run as run_ranks
 
@@ -43,6 +44,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def tasks(folder: Path) -> Path:
     return write_tasks(folder)
+
+
+@pytest.fixture(scope="module")
+def strange(folder: Path) -> Path:
+    return write_strange_tasks(folder)
 
 
 @pytest.fixture(scope="module")
@@ -176,6 +182,33 @@ def numbers(answers: list[Any]) -> Iterator[float]:
             yield float(part[0] if isinstance(part, list) else part)
 
 
+def test_options_reach_the_harness_by_its_own_names(trained: RunConfig, tasks: Path, tmp_path: Path) -> None:
+    samples = json.dumps({CHOICE: [4, 1], WRITTEN: [2]})
+    options = ["--tasks", f"{CHOICE},{WRITTEN}", "--samples", samples, "--predict_only", "--seed", "7",
+               "--system_instruction", "the dog ", "--gen_kwargs", "max_gen_toks=3"]  # fmt: skip
+    told = asked(tmp_path / "to", trained.folder, tasks, *options)
+    assert told.codes == [0]
+    assert {task: sorted({sample["doc_id"] for sample in of_task}) for task, of_task in told.samples.items()} == {
+        CHOICE: [1, 4],
+        WRITTEN: [2],
+    }
+    (written,) = told.samples[WRITTEN]
+    request = written["arguments"]["gen_args_0"]
+    assert request["arg_0"].startswith("the dog 2 ")
+    assert request["arg_1"]["max_gen_toks"] == 3
+    assert not {"acc,none", "exact_match,none"} & {*told.scores[CHOICE], *told.scores[WRITTEN]}
+    config = told.results["config"]
+    assert [config[f"{kind}_seed"] for kind in ("random", "numpy", "torch", "fewshot")] == [7] * 4
+
+
+def test_ranks_draw_the_same_questions(trained: RunConfig, strange: Path, tmp_path: Path) -> None:
+    options = ["--tasks", DRAWN, "--metadata", "lengths=[2,3]", "--metadata", '{"other": "any"}', "parallel.tensor=1"]
+    told = asked(tmp_path / "to", trained.folder, strange, *options, world_size=2)
+    assert told.codes == [0, 0]
+    answers = [sample["target"] for sample in told.samples[DRAWN]]
+    assert [answer.count("fox") for answer in answers] == [2, 3]
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(find_spec("accelerate") is None, reason="needs pip install 'megatron-mep[export,harness]'")
 def test_the_export_scores_as_its_checkpoint(trained: RunConfig, tasks: Path, alone: Told, tmp_path: Path) -> None:
@@ -202,19 +235,30 @@ def _export(checkpoint: Path, to: Path) -> None:
         (1, ["--include-path", "absent"], "mep: --include-path = 'absent': must be a folder of tasks"),
         (2, ["parallel.context=2"], "mep: parallel.context = 2: cannot be used here: requests have lengths of"),
         (1, ["data.folder=absent"], "mep: "),
+        (2, ["--tasks", UNSAFE], f"mep: --tasks = '{UNSAFE}': runs code that the model writes, on this"),
+        (2, ["--tasks", DRAWN, "--metadata", "by_process=true"], "mep: --tasks: ask other questions on other ranks"),
+        (2, ["--tasks", DRAWN, "--metadata", "by_process=true", "parallel.tensor=2"], "mep: --tasks: ask other"),
+        (1, ["--gen-kwargs", "max_gen_toks=few"], "cannot be read (invalid literal for int()"),
+        (1, ["--gen-kwargs", "max_gen_toks=0"], f"mep: --tasks = '{WRITTEN}': leaves no room for an answer: "),
+        (1, ["--apply-chat-template"], "mep: --apply-chat-template: cannot be used"),
         # all tasks of the harness' own are looked through
         pytest.param(1, ["--tasks", "toy_choise"], "mep: --tasks = 'toy_choise': is no task that lm-eval knows; did "
                      "you mean 'toy_choice'?", marks=pytest.mark.slow),
     ],
 )  # fmt: skip
-def test_what_the_user_can_put_right_is_told_on_every_rank(
+def test_what_the_user_can_put_right_is_told_on_every_rank_before_a_model_is_loaded(
     world_size: int,
     arguments: list[str],
     told: str,
     trained: RunConfig,
     tasks: Path,
+    strange: Path,
     tmp_path: Path,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    assert asked(tmp_path / "to", trained.folder, tasks, *arguments, world_size=world_size).codes == [2] * world_size
+    folder = strange if DRAWN in arguments or UNSAFE in arguments else tasks
+    told_here = asked(tmp_path / "to", trained.folder, folder, *arguments, world_size=world_size)
+    assert told_here.codes == [2] * world_size
+    # the model is not loaded for it
+    assert told_here.texts == [""] * world_size
     assert capfd.readouterr().err.count(told) == world_size
