@@ -1,10 +1,10 @@
 """Tasks of lm-evaluation-harness, loaded with their data; what the user can put right of them is told, by all ranks."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import lm_eval
 from datasets.exceptions import DatasetsError
 from jinja2 import TemplateError
 from lm_eval.tasks import TaskManager
@@ -13,7 +13,7 @@ from yaml import YAMLError
 
 from megatron_mep.config.errors import Mistake
 from megatron_mep.config.misspelt import did_you_mean, most_alike
-from megatron_mep.harness.greedy import until_of
+from megatron_mep.harness.fit import mistakes_in, runs_code
 from megatron_mep.harness.length import HarnessError
 from megatron_mep.harness.tasks import Tasks
 from megatron_mep.harness.together import found_by_all
@@ -37,6 +37,8 @@ RAISED = (
     YAMLError,
 )
 """By a task that is not as it must be: its file, its own code, or its data."""
+UNREADABLE = (OSError, ValueError, YAMLError)
+"""What a file raises that is none of a task."""
 
 
 class Manager(TaskManager):
@@ -60,7 +62,7 @@ class Manager(TaskManager):
         for file in files:
             try:
                 load_yaml(file, resolve_func=False)
-            except (OSError, ValueError, YAMLError) as error:
+            except UNREADABLE as error:
                 mistakes.append(Mistake(str(file), None, f"is no task's file: {_text(error)}", "correct it"))
         return mistakes
 
@@ -68,10 +70,9 @@ class Manager(TaskManager):
         unsafe = [name for name in names if self._is_unsafe(name)]
         if unsafe and not self._tasks.confirm_run_unsafe_code:
             # some of them run code as soon as they are loaded
-            raise HarnessError(_runs_code(name) for name in unsafe)
+            raise HarnessError(runs_code(name) for name in unsafe)
         loaded = self._merged(names, self._loaded(names))
-        mistakes = [mistake for task in loaded["tasks"].values() for mistake in self._mistakes(task)]
-        mistakes += self._strange_samples(loaded["tasks"])
+        mistakes = list(mistakes_in(loaded["tasks"], self._tasks))
         if mistakes:
             raise HarnessError(mistakes)
         return loaded
@@ -96,60 +97,34 @@ class Manager(TaskManager):
 
     def _is_unsafe(self, name: str) -> bool:
         """Whether a task, or one of a group or tag, says in its file that it runs code."""
+        stated = self._stated(name)
+        return bool(stated.get("unsafe_code")) or any(map(self._is_unsafe, _members(stated)))
+
+    def _stated(self, name: str) -> dict[str, Any]:
+        """What a file says, none of its code being run; the tasks of a tag, as a group's file would list them."""
         entry = self.task_index.get(name)
-        if entry is None:
-            return False
-        cfg = entry.cfg or {}
-        # a tag has no file, and names its tasks; a task's tags are those that it has
-        below = _members(cfg) if cfg else entry.tags
-        return bool(cfg.get("unsafe_code")) or any(map(self._is_unsafe, below))
+        if entry is not None:
+            return entry.cfg or {"task": sorted(entry.tags)}
+        try:
+            return load_yaml(name, resolve_func=False) if _is_file(name) else {}
+        except UNREADABLE:
+            # told when it is loaded
+            return {}
 
     def _not_loaded(self, name: str, error: BaseException) -> Mistake:
         entry = self.task_index.get(name)
-        file = name if entry is None else entry.yaml_path
+        file = Path(name if entry is None or entry.yaml_path is None else entry.yaml_path).resolve()
+        is_own = not file.is_relative_to(Path(lm_eval.__file__).parent)
         text = _text(error)
-        rule = f"cannot be loaded: {text}"
         if "tokenizer" in text and "tokenizer" not in self._tasks.metadata:
             remedy = "give --metadata tokenizer=DIR, with DIR the folder that mep export writes of this checkpoint"
         elif isinstance(error, ImportError):
-            remedy = "install what it needs"
-        elif isinstance(error, ConnectionError | DatasetsError):
-            remedy = f"load its data once with a network, or correct what {file} says of it"
+            remedy = f"install what it needs, or correct {file}" if is_own else "install what it needs"
+        elif isinstance(error, ConnectionError):
+            remedy = "load its data once with a network"
         else:
-            remedy = f"correct {file}, or what it is given by --metadata and the environment"
-        return Mistake("--tasks", name, rule, remedy)
-
-    def _mistakes(self, task: Any) -> Iterator[Mistake]:
-        """Why a task that is loaded cannot be put to a model."""
-        if getattr(task, "UNSAFE_CODE", False) and not self._tasks.confirm_run_unsafe_code:
-            yield _runs_code(task.task_name)
-        if getattr(task, "MULTIMODAL", False):
-            yield Mistake("--tasks", task.task_name, "asks about more than text", "leave it out")
-        if task.get_config("output_type") == "generate_until":
-            yield from self._not_greedy(task)
-        num_shots, sampler = self._tasks.num_fewshot, getattr(task, "sampler", None)
-        # where a task says that it has none, the harness leaves it so
-        if num_shots and sampler is not None and task.get_config("num_fewshot") != 0:
-            one_is_asked = task.fewshot_cfg.split == task.config.test_split
-            num_left = len(sampler.fewshot_docs()) - one_is_asked
-            if num_shots > num_left:
-                rule = f"is more than the {num_left} examples that {task.task_name} has"
-                yield Mistake("--num-fewshot", num_shots, rule, "ask for fewer")
-
-    def _not_greedy(self, task: Any) -> Iterator[Mistake]:
-        try:
-            until_of({**(task.get_config("generation_kwargs") or {}), **self._tasks.gen_kwargs})
-        except HarnessError as error:
-            yield from (replace(mistake, value=task.task_name) for mistake in error.mistakes)
-
-    def _strange_samples(self, loaded: dict[str, Any]) -> Iterator[Mistake]:
-        """What is wrong with the questions that the user names."""
-        for name, numbers in (self._tasks.samples or {}).items():
-            if name not in loaded:
-                yield Mistake("--samples", name, "is none of the tasks that are asked", did_you_mean(name, [*loaded]))
-            elif numbers[-1] >= len(loaded[name].eval_docs):
-                rule = f"must be below {len(loaded[name].eval_docs)}, the questions of {name}"
-                yield Mistake("--samples", numbers[-1], rule, "name questions that it has")
+            remedy = f"correct {file}" if is_own else f"see {file.parent / 'README.md'} for what it needs"
+        return Mistake("--tasks", name, f"cannot be loaded: {text}", remedy)
 
 
 def found(tasks: Tasks, came_on: Callable[[], None]) -> tuple[Manager, list[str]]:
@@ -184,11 +159,6 @@ def _unknown(name: str, known: list[str]) -> Mistake:
     return Mistake("--tasks", name, "is no task that lm-eval knows", remedy)
 
 
-def _runs_code(name: str) -> Mistake:
-    rule = "runs code that the model writes, on this machine and with your rights"
-    return Mistake("--tasks", name, rule, "give --confirm-run-unsafe-code where that does no harm, or leave it out")
-
-
 def _outermost(loaded: Any) -> list[Any]:
     """What one name stands for: a group, or tasks."""
     inside = {child for children in loaded["group_map"].values() for child in children}
@@ -207,4 +177,4 @@ def _members(cfg: dict[str, Any]) -> Iterator[str]:
 
 def _text(error: BaseException) -> str:
     """An error in one line."""
-    return f"{type(error).__name__}: {' '.join(str(error).split())}"
+    return f"{type(error).__name__}: {' '.join(str(error).split()).rstrip('.')}"

@@ -244,6 +244,7 @@ def _export(checkpoint: Path, to: Path) -> None:
         # all tasks of the harness' own are looked through
         pytest.param(1, ["--tasks", "toy_choise"], "mep: --tasks = 'toy_choise': is no task that lm-eval knows; did "
                      "you mean 'toy_choice'?", marks=pytest.mark.slow),
+        pytest.param(1, ["--tasks", "humaneval"], "mep: --tasks = 'humaneval': runs code", marks=pytest.mark.slow),
     ],
 )  # fmt: skip
 def test_what_the_user_can_put_right_is_told_on_every_rank_before_a_model_is_loaded(

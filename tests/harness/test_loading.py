@@ -19,6 +19,8 @@ CASES: dict[str, tuple[list[str], dict[str, Any], list[str]]] = {
     "unsafe": ([UNSAFE, "toy_choice"], {}, [f"--tasks = '{UNSAFE}': runs code that the model writes"]),
     "unsafe group": ([UNSAFE_GROUP], {}, [f"--tasks = '{UNSAFE_GROUP}': runs code"]),
     "unsafe tag": ([UNSAFE_TAG], {}, [f"--tasks = '{UNSAFE_TAG}': runs code"]),
+    # as a file of its own
+    "unsafe file": ([f"{UNSAFE}.yaml"], {}, [f"{UNSAFE}.yaml': runs code"]),
     # it is loaded, and then has no data
     "confirmed": ([UNSAFE], {"confirm_run_unsafe_code": True}, [f"--tasks = '{UNSAFE}': cannot be loaded: Attr"]),
     "several": (
@@ -37,7 +39,7 @@ CASES: dict[str, tuple[list[str], dict[str, Any], list[str]]] = {
     "sizes": (["strange_sized"], {"metadata": {"tokenizer": "x"}}, []),
     "picture": (["strange_picture"], {}, ["--tasks = 'strange_picture': "]),
     "shots": (
-        ["strange_shots"], {"num_fewshot": NUM_SHOTS}, ["--num-fewshot = 2: is more than the 1 examples that strange"]
+        ["strange_shots"], {"num_fewshot": NUM_SHOTS}, ["--num-fewshot = 2: is more than the 1 examples of strange"]
     ),
     "fewer shots": (["strange_shots"], {"num_fewshot": NUM_SHOTS - 1}, []),
     "samples": (
@@ -83,6 +85,7 @@ def _told(folder: Path, names: list[str], options: dict[str, Any]) -> list[str]:
     from megatron_mep.harness.loading import Manager
 
     ticks: list[None] = []
+    names = [str(folder / name) if name.endswith(".yaml") else name for name in names]
     tasks = replace(Tasks(tuple(names), include_path=folder), **options)
     manager = Manager(tasks, lambda: ticks.append(None), include_defaults=False)
     try:
