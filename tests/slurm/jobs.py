@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import pytest
 import yaml
 
 from tests.data.toy import corpus
@@ -24,8 +23,9 @@ START_S, END_S = 300.0, 500.0
 """How long a loaded machine may take to come to a step, and to the end of a run."""
 STEPS, INTERVAL = 24, 4
 """Of the run, and of its checkpoints."""
-LAUNCHERS = ("srun", *(pytest.param(name, marks=pytest.mark.slow) for name in ("torchrun", "deepspeed")))
-"""The others for the thorough alone."""
+AGENTS = ("torchrun", "deepspeed")
+"""The launchers that start ranks by a process of their own on each node."""
+LAUNCHERS = ("srun", *AGENTS)
 ENDED = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "PREEMPTED")
 
 

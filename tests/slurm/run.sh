@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # Jobs on a real SLURM: four nodes on this machine, each with namespaces of its own, started and thrown away by the tests.
 #
-#   bash tests/slurm/run.sh            all of it, and a table of how soon ranks train again
+#   bash tests/slurm/run.sh            what CI runs: each launcher, a stop, a lost node, an evaluation, what is refused
+#   bash tests/slurm/run.sh --slow     all of it, every disturbance, and a table of how soon ranks train again
 #   bash tests/slurm/run.sh -k usr1    those tests alone
-#   bash tests/slurm/run.sh --slow     also each launcher's preemption and crash
 #
 # It needs root. Where SLURM is missing it is installed by apt-get, and no service of it started; where that cannot be, this
 # script says why and ends with 0.

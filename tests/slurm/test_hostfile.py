@@ -52,6 +52,7 @@ def test_without_ssh_it_trains_and_evaluates(desk: Desk, undisturbed: TrainingJo
     assert {row.data_parallel for row in read_rows(rows)} == {2}
 
 
+@pytest.mark.slow
 def test_by_pdsh_it_trains(desk: Desk, undisturbed: TrainingJob, hostfile: Path):
     if shutil.which("pdsh") is None or not desk.cluster.has_ssh:
         pytest.skip("pdsh or sshd is not installed")

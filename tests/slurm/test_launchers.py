@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.slurm.jobs import ROOT, Desk, TrainingJob
+from tests.slurm.jobs import LAUNCHERS, ROOT, Desk, TrainingJob
 from tests.support.tiny import LAYOUT_RTOL
 
 QUICKSTART = ROOT / "configs" / "quickstart" / "mep.yaml"
@@ -32,7 +32,7 @@ def on_one_machine(desk: Desk) -> TrainingJob:
     return TrainingJob(desk.cluster, desk.folder / "runs" / "alone", "0", desk.folder)
 
 
-@pytest.mark.parametrize("launcher", ["srun", "torchrun", "deepspeed"])
+@pytest.mark.parametrize("launcher", LAUNCHERS)
 def test_tensor_times_data_on_two_nodes_is_one_machine(desk: Desk, on_one_machine: TrainingJob, launcher: str):
     options = ("--launcher", launcher)
     job = desk.launch(f"four-{launcher}", *short(desk), run_file=QUICKSTART, options=options, ranks_per_node=2)

@@ -13,7 +13,7 @@ SLOW = {PACE: "0.5"}
 REPAIR_S = 90.0
 
 
-@pytest.mark.parametrize("lost", ["batch host", "other node"])
+@pytest.mark.parametrize("lost", ["batch host", pytest.param("other node", marks=pytest.mark.slow)])
 def test_a_node_that_is_powered_off(desk: Desk, undisturbed: TrainingJob, recoveries: Recoveries, lost: str):
     job = desk.launch(f"power-{lost.split()[0]}", orders=SLOW)
     job.wait_for_step(6)
@@ -28,6 +28,7 @@ def test_a_node_that_is_powered_off(desk: Desk, undisturbed: TrainingJob, recove
     assert job.losses == undisturbed.losses
 
 
+@pytest.mark.slow
 def test_a_node_whose_network_is_cut(desk: Desk, undisturbed: TrainingJob, recoveries: Recoveries):
     job = desk.launch("cut", orders=SLOW)
     job.wait_for_step(6)
@@ -42,6 +43,7 @@ def test_a_node_whose_network_is_cut(desk: Desk, undisturbed: TrainingJob, recov
     assert job.losses == undisturbed.losses
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("launcher", LAUNCHERS)
 def test_a_rank_that_exits_7(desk: Desk, undisturbed: TrainingJob, recoveries: Recoveries, launcher: str):
     job = desk.launch(f"exit-{launcher}", launcher=launcher, orders=SLOW)
@@ -55,6 +57,7 @@ def test_a_rank_that_exits_7(desk: Desk, undisturbed: TrainingJob, recoveries: R
     assert job.losses == undisturbed.losses
 
 
+@pytest.mark.slow
 def test_a_crash_loop_ends(desk: Desk):
     job = desk.launch("loop", orders={"rank_1": "7"})
     job.wait_for_state("FAILED")
@@ -65,6 +68,7 @@ def test_a_crash_loop_ends(desk: Desk):
     assert "gives up" in told
 
 
+@pytest.mark.slow
 def test_a_bad_node_is_left_out(desk: Desk, undisturbed: TrainingJob):
     bad = desk.cluster.nodes[0]
     job = desk.launch("bad-node", node_check=f'[ "$(hostname)" != {bad} ]')
@@ -74,6 +78,7 @@ def test_a_bad_node_is_left_out(desk: Desk, undisturbed: TrainingJob):
     assert [line["nodes"] for line in job.attempts if line["event"] == "start"] == [f"{bad.rpartition('-')[0]}-[2-3]"]
 
 
+@pytest.mark.slow
 def test_a_full_disk_during_a_save(desk: Desk, undisturbed: TrainingJob, small_disk: Path):
     job = desk.launch("full", runs=small_disk, orders=SLOW)
     job.wait_for_step(6)

@@ -5,7 +5,7 @@ from datetime import datetime, timedelta
 import pytest
 
 from tests.slurm.deadly import PACE
-from tests.slurm.jobs import LAUNCHERS, Desk, Recoveries, TrainingJob
+from tests.slurm.jobs import AGENTS, LAUNCHERS, Desk, Recoveries, TrainingJob
 
 SLOW = {PACE: "0.5"}
 
@@ -14,7 +14,7 @@ def reasons(job: TrainingJob) -> list[str]:
     return [line["reason"] for line in job.attempts if line["event"] == "end"]
 
 
-@pytest.mark.parametrize("launcher", ["srun", "torchrun", "deepspeed"])
+@pytest.mark.parametrize("launcher", ["srun", *(pytest.param(name, marks=pytest.mark.slow) for name in AGENTS)])
 def test_usr1_saves_and_goes_on(desk: Desk, undisturbed: TrainingJob, recoveries: Recoveries, launcher: str):
     job = desk.launch(f"usr1-{launcher}", launcher=launcher, orders=SLOW)
     job.wait_for_step(6)
@@ -27,6 +27,7 @@ def test_usr1_saves_and_goes_on(desk: Desk, undisturbed: TrainingJob, recoveries
     assert reasons(job) == ["SIGUSR1", "finished"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("launcher", LAUNCHERS)
 def test_preemption_by_term_alone_goes_on(desk: Desk, undisturbed: TrainingJob, recoveries: Recoveries, launcher: str):
     job = desk.launch(f"preempted-{launcher}", launcher=launcher, orders=SLOW, partition="low")
@@ -41,6 +42,7 @@ def test_preemption_by_term_alone_goes_on(desk: Desk, undisturbed: TrainingJob, 
     assert reasons(job) == ["SIGTERM" if launcher == "srun" else "SIGUSR1", "finished"]
 
 
+@pytest.mark.slow
 def test_ranks_are_asked_ahead_of_the_time_limit(desk: Desk, undisturbed: TrainingJob, recoveries: Recoveries):
     job = desk.launch("ahead", orders={PACE: "1"})
     job.wait_for_step(2)
@@ -54,6 +56,7 @@ def test_ranks_are_asked_ahead_of_the_time_limit(desk: Desk, undisturbed: Traini
     assert reasons(job) == ["SIGUSR1", "finished"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("go_on_by", ["requeue", "resubmit"])
 def test_a_job_at_its_time_limit_goes_on(desk: Desk, undisturbed: TrainingJob, recoveries: Recoveries, go_on_by: str):
     job = desk.launch(f"late-{go_on_by}", orders={PACE: "1"}, go_on_by=go_on_by)
@@ -65,6 +68,7 @@ def test_a_job_at_its_time_limit_goes_on(desk: Desk, undisturbed: TrainingJob, r
     assert job.losses == undisturbed.losses
 
 
+@pytest.mark.slow
 def test_a_job_that_is_cancelled_saves_and_stays_so(desk: Desk, undisturbed: TrainingJob):
     job = desk.launch("cancelled", orders=SLOW)
     job.wait_for_step(6)

@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import pytest
 import yaml
 
 from tests.slurm.deadly import ORDERS, PACE
@@ -27,6 +28,7 @@ def study_file(desk: Desk) -> Path:
     return file
 
 
+@pytest.mark.slow
 def test_an_array_trains_and_measures_all_arms_though_one_is_stopped(desk: Desk):
     study, orders = study_file(desk), desk.folder / "orders" / "study"
     orders.mkdir(parents=True)
