@@ -156,7 +156,7 @@ def _shape(
     if torch.equal(drawn, drawn[:, :1].expand_as(drawn)):
         drawn = drawn[:, :1]
     return Shape(
-        title=model.encoding.name,
+        encoding=model.encoding.name,
         meaning="factor on the weight" if isinstance(model.encoding, ADDED) else "score of ones",
         runs=runs,
         distances=_distances(length),

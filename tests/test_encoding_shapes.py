@@ -42,7 +42,7 @@ def encodings(**runs: dict[str, Any]) -> Sources:
 
 def test_the_shape_of_a_bias_is_its_factor_on_the_weight() -> None:
     (shape,) = shapes_of(encodings(run={"name": "alibi"}), LENGTH)
-    assert (shape.title, shape.meaning, shape.runs) == ("alibi", "factor on the weight", ("run",))
+    assert (shape.encoding, shape.meaning, shape.runs) == ("alibi", "factor on the weight", ("run",))
     assert (shape.untrained, shape.trained, shape.before) == (None, None, ())
     assert (shape.distances[0], shape.distances[-1]) == (0, 63)
     num_heads = len(shape.heads)
@@ -54,7 +54,7 @@ def test_the_shape_of_a_bias_is_its_factor_on_the_weight() -> None:
 def test_runs_of_one_encoding_share_its_shape() -> None:
     shapes = shapes_of(encodings(a={"name": "alibi"}, b={"name": "fire"}, c={"name": "alibi"}), LENGTH)
     untold = "b names no checkpoint in its rows"
-    assert [(shape.title, shape.runs, shape.untrained) for shape in shapes] == [
+    assert [(shape.encoding, shape.runs, shape.untrained) for shape in shapes] == [
         ("alibi", ("a", "c"), None),
         ("fire", ("b",), untold),
     ]
@@ -106,7 +106,7 @@ def test_the_drawn_heads_are_those_of_the_modules_that_trained(
     shapes = drawn(trained, model)
     assert [shape.trained for shape in shapes] == [f"{told}, after step {STEPS}" for told in layers.values()]
     for layer, shape in zip(layers, shapes, strict=True):
-        assert (shape.title, shape.runs, shape.untrained) == ("kerple_log", ("run",), None)
+        assert (shape.encoding, shape.runs, shape.untrained) == ("kerple_log", ("run",), None)
         for values, bounds in ((shape.heads, after), (shape.before, before)):
             expected = factors(bounds, layer, list(shape.distances))
             torch.testing.assert_close(torch.tensor(values, dtype=torch.float64), expected, rtol=1e-12, atol=0)

@@ -17,8 +17,8 @@ Heads = Sequence[Sequence[float]]
 class Shape:
     """An encoding's effect on tokens that say nothing."""
 
-    title: str
-    """What encoding it is."""
+    encoding: str
+    """Its name."""
     meaning: str
     """What the values are."""
     runs: tuple[str, ...]
@@ -32,19 +32,24 @@ class Shape:
     before: Heads = ()
     """The same before training, of as many heads; empty where that is not known."""
 
+    @property
+    def label(self) -> str:
+        """What it is called: encodings that differ in their options have one name."""
+        return f"{self.encoding} of {self.runs[0]}"
+
 
 def shape_chart(shape: Shape, name: str) -> Chart:
     """A curve for each head, and below it a dashed one of what it was before training."""
-    title = f"{shape.title} of {shape.runs[0]}, {shape.trained}" if shape.trained else shape.title
+    title = f"{shape.label}, {shape.trained}" if shape.trained else shape.label
     x = Axis("distance + 1", log=True, ticks=powers(shape.distances[-1] + 1))
     return Chart(name, title, x, Axis(shape.meaning), list(_curves(shape)), dashed=BEFORE)
 
 
 def told_of(shapes: Sequence[Shape]) -> Iterator[str]:
     """What is not drawn as training left it, and what is not drawn at all."""
-    reasons = {shape.title: shape.untrained for shape in shapes if shape.untrained}
+    reasons = {shape.label: shape.untrained for shape in shapes if shape.untrained}
     if reasons:
-        told = "; ".join(f"{title} ({reason})" for title, reason in reasons.items())
+        told = "; ".join(f"{label} ({reason})" for label, reason in reasons.items())
         yield f"Drawn as before training, which moves them: {told}."
     others = {shape.runs[0]: shape.runs[1:] for shape in shapes if shape.trained and shape.runs[1:]}
     for drawn, left in others.items():

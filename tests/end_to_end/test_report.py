@@ -49,5 +49,5 @@ def test_the_page_tells_by_what_the_run_was_trained(run: RunConfig, page: str) -
 def test_where_checkpoints_were_removed_the_page_says_what_it_draws(run: RunConfig, tmp_path: Path) -> None:
     copied = shutil.copytree(run.folder, tmp_path / "run", ignore=shutil.ignore_patterns("step_*"))
     gone = copied / "checkpoints" / "step_00000008"
-    told = f"Drawn as before training, which moves them: kerple_log ({gone} is not there)."
+    told = f"Drawn as before training, which moves them: kerple_log of {run.name} ({gone} is not there)."
     assert told in page_of(copied, tmp_path / "out")

@@ -169,9 +169,9 @@ def whole_run(folder: Path, run: str) -> Path:
     return folder
 
 
-def shape(title: str = "mep", runs: tuple[str, ...] = ("mep",), **told: Any) -> Shape:
+def shape(encoding: str = "mep", runs: tuple[str, ...] = ("mep",), **told: Any) -> Shape:
     """That of an encoding with two heads; `told` is what else is said of it."""
-    return Shape(title, "factor on the weight", runs, (0, 1, 3), ((1.0, 0.5, 0.1), (1.0, 0.9, 0.7)), **told)
+    return Shape(encoding, "factor on the weight", runs, (0, 1, 3), ((1.0, 0.5, 0.1), (1.0, 0.9, 0.7)), **told)
 
 
 def trained_shape() -> Shape:

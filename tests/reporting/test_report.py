@@ -110,7 +110,7 @@ def test_the_page_holds_settings_command_and_provenance(report: Path) -> None:
     for folder in ("mep", "evil"):
         for file in ("evaluation/lengths.jsonl", "metrics.jsonl", "run.yaml"):
             assert str(report / folder / file) in text
-    assert f"Drawn as before training, which moves them: {EVIL} ({EVIL} is not there)." in text
+    assert f"Drawn as before training, which moves them: {EVIL} of mep ({EVIL} is not there)." in text
 
 
 def test_the_rows_of_a_report_are_those_it_was_made_from(report: Path) -> None:

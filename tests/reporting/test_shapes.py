@@ -23,7 +23,7 @@ def test_a_trained_head_has_a_dashed_curve_of_what_it_was_before() -> None:
 
 def test_what_is_not_trained_is_one_curve_of_each_head() -> None:
     chart = shape_chart(shape(), "shape")
-    assert chart.title == "mep"
+    assert chart.title == "mep of mep"
     assert [(curve.name, curve.kind) for curve in chart.curves] == [("head 1", "plain"), ("head 2", "plain")]
     (legend,) = printed(chart).legends
     assert [text.get_text() for text in legend.get_texts()] == ["head 1", "head 2"]
@@ -33,7 +33,7 @@ def test_what_is_not_drawn_is_told_once_with_the_reason() -> None:
     of_seeds = [shape("fire", ("a", "b", "c"), trained=f"layer {layer} of 2, after step 8") for layer in (1, 2)]
     untrained = [shape("t5", ("d",), untrained="d is not there"), shape("kerple", ("e",), untrained="e is damaged")]
     assert list(told_of([shape(), *of_seeds, *untrained])) == [
-        "Drawn as before training, which moves them: t5 (d is not there); kerple (e is damaged).",
+        "Drawn as before training, which moves them: t5 of d (d is not there); kerple of e (e is damaged).",
         "Not drawn: b, c, trained as a was but for the seed.",
     ]
     assert list(told_of([shape()])) == []
