@@ -9,6 +9,7 @@ import yaml
 from pydantic import ValidationError
 
 from megatron_mep.config.base import Config
+from megatron_mep.config.booleans import taken_for_numbers
 from megatron_mep.config.errors import ConfigError, Mistake
 from megatron_mep.config.explain import explain
 from megatron_mep.config.place import Tree
@@ -25,9 +26,13 @@ def load(section: type[Section], file: Path, overrides: Iterable[str] = ()) -> S
 def validate(section: type[Section], tree: Tree) -> Section:
     """The tree as `section`; a `ConfigError` tells every mistake in it."""
     try:
-        return section.model_validate(tree)
+        valid = section.model_validate(tree)
     except ValidationError as error:
         raise ConfigError(explain(error, section, tree)) from None
+    mistakes = list(taken_for_numbers(tree, valid))
+    if mistakes:
+        raise ConfigError(mistakes)
+    return valid
 
 
 def load_tree(file: Path, overrides: Iterable[str] = ()) -> Tree:

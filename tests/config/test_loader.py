@@ -183,3 +183,15 @@ def test_all_wrong_overrides_are_told_at_once() -> None:
     with pytest.raises(ConfigError) as told:
         apply_overrides({}, ["steps", "rate=2", "lengths[1]=8"])
     assert [mistake.key for mistake in told.value.mistakes] == ["steps", "lengths[1]=8"]
+
+
+def test_a_boolean_is_no_number(tmp_path: Path) -> None:
+    text = "name: a\nsteps: true\nlengths: [4, false]\nschedule: {name: cosine, lowest: true}\n"
+    with pytest.raises(ConfigError) as told:
+        load(Study, file_of(tmp_path, text))
+    assert [(mistake.key, mistake.value) for mistake in told.value.mistakes] == [
+        ("steps", True),
+        ("lengths[1]", False),
+        ("schedule.lowest", True),
+    ]
+    assert "steps = True: must be a number; write one, 1 if it is meant" in str(told.value)
