@@ -22,10 +22,13 @@ if [ -n "$missing" ]; then
   command -v apt-get >/dev/null || skip "there is no$missing, and no apt-get to install SLURM"
   echo "installing SLURM, for want of$missing"
   export DEBIAN_FRONTEND=noninteractive RUNLEVEL=1
-  { apt-get update && apt-get install --yes --no-install-recommends slurmctld slurmd slurm-client munge iproute2 pdsh \
-    openssh-server; } >/dev/null || skip "apt-get cannot install SLURM"
+  quick=(-o Acquire::Retries=1 -o Acquire::http::Timeout=30)
+  { apt-get "${quick[@]}" update && apt-get "${quick[@]}" install --yes --no-install-recommends slurmctld slurmd \
+    slurm-client munge iproute2 pdsh openssh-server; } >/dev/null || skip "apt-get cannot install SLURM"
 fi
-unshare --net --uts --mount --pid --fork true || skip "namespaces are not allowed here"
+unshare --net --uts --mount --pid --fork --mount-proc sh -c '
+  ip link add bridge type bridge && ip link add plug type veth peer name card && mount -t tmpfs tmpfs /dev/shm' ||
+  skip "nodes with namespaces and networks of their own are not allowed here"
 
 EXTRA=test
 source launch/setup.sh
