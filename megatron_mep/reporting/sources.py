@@ -8,7 +8,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import TypeVar
 
-from megatron_mep.checkpoint.files import step_folder
+from megatron_mep.checkpoint.files import step_folder, steps_in
 from megatron_mep.checkpoint.written_by import FILE as WRITTEN_BY
 from megatron_mep.checkpoint.written_by import Writer
 from megatron_mep.config.errors import DataError, Mistake
@@ -121,12 +121,12 @@ def _add_run(sources: Sources, folder: Path, rows: Sequence[AnyRow]) -> None:
         content = (folder / RUN_FILE).read_bytes()
         sources.settings[name] = content.decode(errors="replace")
         sources.files.append(Read(folder / RUN_FILE, hashlib.sha256(content).hexdigest(), 1))
+    root = folder / CHECKPOINTS
     measured = [row.step for row in rows if row.checkpoint is not None]
     if len(runs) == 1 and measured:
-        sources.checkpoints[name] = step_folder(folder / CHECKPOINTS, max(measured))
-    written = [
-        json.loads(file.read_text(encoding="utf-8")) for file in sorted(folder.glob(f"{CHECKPOINTS}/*/{WRITTEN_BY}"))
-    ]
+        sources.checkpoints[name] = step_folder(root, max(measured))
+    told = [step_folder(root, step) / WRITTEN_BY for step in steps_in(root)]
+    written = [json.loads(file.read_text(encoding="utf-8")) for file in told if file.is_file()]
     if written:
         sources.writers[name] = [writer for writer, _ in groupby(map(Writer.of, written))]
 

@@ -5,6 +5,9 @@ import subprocess
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from megatron_mep.launcher.profile import Cluster
+from megatron_mep.launcher.script import Job, batch_script
+
 SRUN = """#!/bin/bash
 # the check of nodes is the one with eval in it
 case "$*" in
@@ -34,6 +37,10 @@ SQUEUE = """#!/bin/bash
 echo "squeue $*" >>"$FOLDER/asked"
 printf '%s' "$QUEUE"
 """
+SAVE = 'mkdir -p "$FOLDER/run/checkpoints"; echo step_00000010 >"$FOLDER/run/checkpoints/latest"; '
+"""What ranks do that write a checkpoint."""
+FINISH = 'echo "{}" >"$FOLDER/run/finished.json"; '
+"""What ranks do that come to the end of the run."""
 
 
 @dataclass
@@ -93,3 +100,11 @@ class Slurm:
         """What the ranks had in a variable."""
         lines = (self.folder / "ranks.environment").read_text(encoding="utf-8").splitlines()
         return next((line.partition("=")[2] for line in lines if line.startswith(f"{name}=")), None)
+
+
+def script(slurm: Slurm, launcher: str = "srun", **profile: object) -> str:
+    """A job's script for two nodes of two GPUs, whose run is in the folder `run`."""
+    cluster = Cluster.model_validate({"gpus_per_node": 2, "time_limit": "60", "signal_ahead": "10", **profile})
+    folder = str(slurm.folder / "run")
+    job = Job("tiny", f"{folder}/run.yaml", folder, str(slurm.folder), 2, "60", launcher, "/venv/bin/python")  # type: ignore[arg-type]
+    return batch_script(job, cluster)

@@ -59,6 +59,10 @@ def test_checkpoints_tell_by_what_they_were_written_one_after_the_other(tmp_path
         written_by = folder / "checkpoints" / f"step_{step:08d}" / "written_by.json"
         written_by.parent.mkdir(parents=True)
         written_by.write_text(json.dumps(facts))
+    # what somebody left beside them is no checkpoint
+    other = folder / "checkpoints" / "copy" / "written_by.json"
+    other.parent.mkdir()
+    other.write_text("{")
     assert read_sources([folder]).writers == {"mep": [Writer.of(old), Writer.of(new)]}
     write_report([folder], tmp_path / "out", "writers")
     told = "mep was trained by torch 2.12.0, commit unknown; then by torch 2.13.0, commit 12ab with changes."
